@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -251,6 +252,12 @@ func farError(code int, text string) error {
 	e := &kv.Error{Code: code}
 	if text != "" {
 		e.Cause = errors.New(text)
+	}
+	// A caller must recognize these errors also if another process has met them.
+	for _, known := range []error{ErrGone, ErrCorrupt} {
+		if before, after, ok := strings.Cut(text, known.Error()); ok {
+			e.Cause = fmt.Errorf("%s%w%s", before, known, after)
+		}
 	}
 	return e
 }

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -24,9 +25,14 @@ import (
 type diskStore struct {
 	file *bbolt.DB
 	at   timeline
-	dir  *dir        // of a store that is open to write, for as long as it is open; else nil
-	is   fs.FileInfo // the file when it was last looked at, of a store that is open to write
-	torn bool        // an update has met an unreadable page: bbolt's locks stay held
+	torn bool // a page could not be read while bbolt held its locks: they stay held
+
+	// Of a store that is open to write, for as long as it is open; else nil.
+	dir    *dir
+	opened *os.File    // the file itself, which bbolt closes
+	is     fs.FileInfo // the file when it was last looked at
+	newest []byte      // newestPages after the last write of this process
+	seen   []byte      // newestPages when the file was last looked at
 }
 
 const (
@@ -247,7 +253,8 @@ func synced(folder *os.File, err error) error {
 // openDatabase opens the verified file for writing and moves its version up: see timeline.
 func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64, err error) {
 	defer recoverCorrupt(&err)
-	db, _, err := d.openMapped(boltOptions(), mapped)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	db, file, err := d.openMapped(boltOptions(), mapped)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -260,12 +267,15 @@ func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64
 	if err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
-	is, err := d.Lstat(fileName)
+	s := &diskStore{file: db, at: at, dir: d, opened: file}
+	if s.is, err = d.Lstat(fileName); err == nil {
+		s.newest, err = s.newestPages(nil)
+	}
 	if err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
 	d.leavePid()
-	return &diskStore{file: db, at: at, dir: d, is: is}, version, nil
+	return s, version, nil
 }
 
 // openReadOnly opens the database in the folder without leaving anything there.
@@ -279,6 +289,7 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 		return nil, d.openError(err)
 	}
 	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	settings := boltOptions()
 	settings.ReadOnly, settings.Timeout = true, readWait
 	file, _, err := d.openMapped(settings, mapped)
@@ -330,36 +341,71 @@ func diskKey(key string) []byte {
 	return b
 }
 
-func (s *diskStore) snapshot() (view, error) {
+func (s *diskStore) snapshot() (_ view, err error) {
 	if s.dir != nil { // else this is the only snapshot, and the file was just opened
 		if err := s.inPlace(); err != nil {
 			return nil, err
 		}
 	}
+	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	s.torn = true
 	tx, err := s.file.Begin(false)
+	s.torn = false
 	if err != nil {
 		return nil, err
 	}
-	return &diskView{tx, tx.Bucket(dataBucket)}, nil
+	v := &diskView{tx: tx}
+	if err := v.findData(); err != nil {
+		v.close()
+		return nil, err
+	}
+	return v, nil
 }
 
-// inPlace returns an error if the open file is no longer the whole file of the folder. Commits to such a file are lost
-// when the file is closed. The pages that were cut off cannot be read.
+// inPlace returns an error if the open file is no longer the whole file of the folder at the path, as this process has
+// written it. Commits to such a file are lost when the file is closed, or destroy the data that was put there. The
+// pages that were cut off cannot be read.
 func (s *diskStore) inPlace() error {
 	now, err := s.dir.Lstat(fileName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s was removed while it was open: nothing more is written to it", ErrGone, s.file.Path())
+	}
+	if folder, err := os.Stat(s.dir.path); errors.Is(err, fs.ErrNotExist) ||
+		err == nil && !os.SameFile(s.dir.info, folder) {
+		return fmt.Errorf("%w: %s was moved or replaced while it was open: nothing more is written to it",
+			ErrGone, s.dir.path)
+	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%s was removed while it was open: nothing more is written to it", s.file.Path())
 	case err != nil: // it says nothing about the file
 		return nil
 	case !os.SameFile(s.is, now):
-		return fmt.Errorf("%s was replaced while it was open: close the database and open it again", s.file.Path())
+		return fmt.Errorf("%w: %s was replaced while it was open: close the database and open it again",
+			ErrGone, s.file.Path())
 	case now.Size() < s.is.Size():
-		return fmt.Errorf("%s was truncated while it was open, from %d bytes to %d: restore it from a copy",
-			s.file.Path(), s.is.Size(), now.Size())
+		return fmt.Errorf("%w: %s was truncated while it was open, from %d bytes to %d",
+			ErrCorrupt, s.file.Path(), s.is.Size(), now.Size())
 	}
 	s.is = now
+	if s.seen, err = s.newestPages(s.seen); err != nil {
+		return err
+	}
+	if !bytes.Equal(s.seen, s.newest) {
+		return fmt.Errorf("%w: %s was overwritten while it was open: close the database and open it again",
+			ErrGone, s.file.Path())
+	}
 	return nil
+}
+
+// newestPages reads the first two pages of the file into b, which it may replace. They name the newest transaction and
+// the one before. bbolt writes one of them at the end of each commit, so their bytes change if another process writes
+// to the file.
+func (s *diskStore) newestPages(b []byte) ([]byte, error) {
+	if b == nil {
+		b = make([]byte, 2*s.file.Info().PageSize)
+	}
+	_, err := s.opened.ReadAt(b, 0)
+	return b, err
 }
 
 // unwritten is an error of a write that has changed nothing, and will change nothing.
@@ -397,6 +443,9 @@ func (s *diskStore) update(fn func(tx *bbolt.Tx) error) (err error) {
 			err = tx.Commit()
 		} else {
 			err = errors.Join(err, tx.Rollback())
+		}
+		if err == nil {
+			s.newest, err = s.newestPages(s.newest)
 		}
 		if err != nil && s.isBefore(id) {
 			err = &unwritten{named(callSync, err)}
@@ -465,6 +514,16 @@ func (w diskWriter) clearRange(r keyRange) error {
 type diskView struct {
 	tx   *bbolt.Tx
 	data *bbolt.Bucket
+}
+
+// findData looks for the pairs of the snapshot.
+func (v *diskView) findData() (err error) {
+	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	if v.data = v.tx.Bucket(dataBucket); v.data == nil {
+		return fmt.Errorf("%w: no data bucket", ErrCorrupt)
+	}
+	return nil
 }
 
 func (v *diskView) get(key string) (_ value, err error) {

@@ -30,6 +30,12 @@ var (
 	// comes as the cause of a *kv.Error with CodeTransactionReadOnly. Nothing was written.
 	ErrReadOnly = errors.New("embedded: the folder is read-only")
 
+	// ErrGone says that the open database is no longer at its path: the folder, or the file in it, was removed, moved,
+	// replaced or overwritten. It comes as the cause of a *kv.Error with CodeIOError, and nothing more is
+	// written. Commits that were confirmed are in the folder or file that was taken away, not in another one that is at
+	// the path now. You must close the DB in all processes, put the folder back or restore a copy, and open it again.
+	ErrGone = errors.New("embedded: the open database is no longer at its path")
+
 	errClosed = fmt.Errorf("embedded: database is %w", kv.ErrClosed)
 )
 

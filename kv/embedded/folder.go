@@ -27,9 +27,6 @@ const socketName = "kv.socket"
 // errHeld says that another process has the folder's lock.
 var errHeld = errors.New("embedded: the folder is locked")
 
-// errReplaced says that the folder which the DB has opened was moved or removed, and another one is at its path.
-var errReplaced = errors.New("embedded: another folder is at the path now: close the database and open it again")
-
 // open opens the store alone.
 func (f *folder) open(ctx context.Context, d *dir) (*engine, error) {
 	if err := uninterrupted(d.createDatabase); err != nil {
@@ -118,7 +115,9 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 		return nil, nil, err
 	}
 	if !os.SameFile(f.is, d.info) {
-		return nil, nil, errors.Join(fmt.Errorf("%w: %s", errReplaced, f.path), d.Close())
+		err := fmt.Errorf("%w: another folder is at the path now: close the database and open it again: %s",
+			ErrGone, f.path)
+		return nil, nil, errors.Join(err, d.Close())
 	}
 	file, err := d.lock()
 	if err == nil {

@@ -83,8 +83,9 @@ func TestTakeoverIsOfTheSameFolder(t *testing.T) {
 	require.False(t, late.Serves())
 }
 
-// TestFileIsTakenAway: the folder, or the file in it, is removed or replaced while it is open. No further commit is
-// acknowledged, and the error says why. The folder can be opened again.
+// TestFileIsTakenAway: the folder, or the file in it, is removed, moved, replaced or overwritten while it is open. No
+// further commit is acknowledged or written, and the error says why, to the clients of the process too. The folder can
+// be opened again, with the data that lies there now.
 func TestFileIsTakenAway(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no file is removed while it is open")
@@ -100,25 +101,72 @@ func TestFileIsTakenAway(t *testing.T) {
 		"copy": {func(path string) error {
 			return os.Rename(filepath.Join(withoutPair(t), "kv.bbolt"), filepath.Join(path, "kv.bbolt"))
 		}, "was replaced while it was open"},
+		"copy in place": {func(path string) error {
+			bytes, err := os.ReadFile(filepath.Join(withoutPair(t), "kv.bbolt"))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(path, "kv.bbolt"), bytes, 0o600)
+		}, "was overwritten while it was open"},
+		"folder moved": {func(path string) error {
+			return os.Rename(path, path+".old")
+		}, "was moved or replaced while it was open"},
+		"another folder": {func(path string) error {
+			return errors.Join(os.Rename(path, path+".old"), os.Rename(withoutPair(t), path))
+		}, "was moved or replaced while it was open"},
 	} {
 		for _, exclusive := range []bool{false, true} {
 			path := filepath.Join(t.TempDir(), "db")
 			db := openDisk(t, path, embedded.Options{Exclusive: exclusive})
+			handles := []*embedded.DB{db}
+			if !exclusive && embedded.Sharable {
+				handles = append(handles, openDisk(t, path, embedded.Options{}))
+			}
 			put(t, db, "a", "1")
 			if exclusive {
 				require.Equal(t, "1", read(t, db, "a")) // there is a snapshot that the commit need not take
 			}
 			require.NoError(t, c.away(path), name)
-			tx := begin(t, db)
-			tx.Set([]byte("a"), []byte("2"))
-			_, err := waitErr(t, tx.Commit())
-			require.Equal(t, kv.CodeIOError, kv.Code(err), "nothing was written")
-			require.ErrorContains(t, err, c.says)
-			requireCode(t, kv.CodeIOError, begin(t, db).Get([]byte("a")))
-			require.NoError(t, db.Close())
+			for _, db := range handles {
+				tx := begin(t, db)
+				tx.Set([]byte("a"), []byte("2"))
+				_, err := waitErr(t, tx.Commit())
+				require.Equal(t, kv.CodeIOError, kv.Code(err), "%s: nothing was written", name)
+				require.ErrorContains(t, err, c.says)
+				require.ErrorIs(t, err, embedded.ErrGone)
+				requireCode(t, kv.CodeIOError, begin(t, db).Get([]byte("a")))
+			}
+			for _, db := range slices.Backward(handles) {
+				require.NoError(t, db.Close())
+			}
 			require.Empty(t, read(t, openDisk(t, path, embedded.Options{Exclusive: exclusive}), "a"), name)
 		}
 	}
+}
+
+// TestNewestPagesAreOverwritten: another process overwrites the pages that every transaction begins with. Each call
+// then fails with 1510 and the reason. The process lives on, and can close the database.
+func TestNewestPagesAreOverwritten(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no file is written while it is open")
+	}
+	path := t.TempDir()
+	db := openDisk(t, path, embedded.Options{Exclusive: true})
+	put(t, db, "a", "1")
+	file, err := os.OpenFile(filepath.Join(path, "kv.bbolt"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = file.Write(make([]byte, 2*os.Getpagesize()))
+	require.NoError(t, errors.Join(err, file.Close()))
+	tx := begin(t, db)
+	requireCode(t, kv.CodeIOError, tx.Get([]byte("a")))
+	tx = begin(t, db)
+	tx.Set([]byte("a"), []byte("2"))
+	_, err = waitErr(t, tx.Commit())
+	require.Equal(t, kv.CodeIOError, kv.Code(err), "nothing was written")
+	require.ErrorContains(t, err, "was overwritten while it was open")
+	require.NoError(t, db.Close())
+	_, err = embedded.OpenDisk(path, embedded.Options{})
+	require.ErrorIs(t, err, embedded.ErrCorrupt)
 }
 
 // TestFileGrowsBeforeItIsLocked: OpenDisk waits for a DB that has the folder for itself, and that DB enlarges the file

@@ -505,6 +505,23 @@ func TestConnectionThatWasGivenUp(t *testing.T) {
 	require.Equal(t, frameOpened, kind)
 }
 
+// TestUnreadableSnapshot: the page in which a new snapshot begins cannot be read. The snapshot is refused, and the
+// process lives on. Its transaction of the file can be ended.
+func TestUnreadableSnapshot(t *testing.T) {
+	path := t.TempDir()
+	db := openHere(t, path, Options{Exclusive: true})
+	change(t, db, "a", "1")
+	s, ok := db.local.Load().store.(*diskStore)
+	require.True(t, ok)
+	tx, err := s.file.Begin(false)
+	require.NoError(t, err)
+	v := &diskView{tx: tx}
+	defer v.close()
+	require.NoError(t, os.Truncate(filepath.Join(path, fileName), 0))
+	var unread *pageFault
+	require.ErrorAs(t, v.findData(), &unread)
+}
+
 // TestTornUpdate: a page that is cut off while a commit is written ends the commit with an error, whose outcome is
 // unknown, and not the process. Close says that the file stays locked.
 func TestTornUpdate(t *testing.T) {
