@@ -167,6 +167,35 @@ func TestReadOnlyCopy(t *testing.T) {
 	require.True(t, bytes.Equal(before, after))
 }
 
+// TestGoneFolderIsNotCalledKept: the advice for a folder that was taken away says how to get the messages back. Neither
+// that advice nor that for any other error of the storage says that messages are kept. The error of another process,
+// that serves the folder, gets the same advice.
+func TestGoneFolderIsNotCalledKept(t *testing.T) {
+	if !embedded.Sharable {
+		t.Skip("one process has the folder alone")
+	}
+	folder := filepath.Join(t.TempDir(), "data")
+	server, err := embedded.OpenDisk(folder, embedded.Options{})
+	require.NoError(t, err)
+	defer server.Close()
+	client, err := embedded.OpenDisk(folder, embedded.Options{})
+	require.NoError(t, err)
+	defer client.Close()
+	require.NoError(t, os.RemoveAll(folder))
+	for _, db := range []kv.DB{server, client} {
+		_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set([]byte("a"), nil)
+			return nil
+		})
+		require.Contains(t, explain(err), "was removed while it was open")
+		require.Contains(t, explain(err), "put the\n  folder back, or restore a copy")
+		require.NotContains(t, explain(err), "are kept")
+	}
+	other := explain(&kv.Error{Code: kv.CodeIOError, Cause: os.NewSyscallError("open", syscall.EMFILE)})
+	require.NotContains(t, other, "are kept")
+	require.NotContains(t, other, "The storage has failed")
+}
+
 // An error of the system is told with the call that has failed. It is not called damage, and no copy is advised.
 func TestSystemErrorIsNoDamage(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.ENODEV, syscall.ENOLCK} {

@@ -242,6 +242,9 @@ func cure(err error) string {
 			"  To change it, give this user write permission, or copy the folder."
 	case errors.Is(err, embedded.ErrNewerFormat):
 		return "Use the newer fdbfifo, or another folder with --engine disk:PATH."
+	case errors.Is(err, embedded.ErrGone):
+		return "The open queues are not there any more. Stop all processes of the folder first. Then put the\n" +
+			"  folder back, or restore a copy: a folder that is missing begins empty, without confirmed messages."
 	case errors.Is(err, embedded.ErrCorrupt):
 		return "The folder was left as it is. Restore it from a copy, or use another folder with --engine disk:PATH."
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -253,8 +256,8 @@ func cure(err error) string {
 		return "This is a limit of the process or of the file system, and no damage. Messages that were confirmed\n" +
 			"  are kept: do not enqueue them again."
 	case errors.Is(err, &kv.Error{Code: kv.CodeIOError}):
-		return "The storage has failed: nothing is read or written until the folder is opened again.\n" +
-			"  Messages that were confirmed are kept: do not enqueue them again."
+		return "The error above says why the folder cannot be used. Remove the cause, and run the command again.\n" +
+			"  If a process that has the folder open repeats the error, restart that process."
 	}
 	return ""
 }
