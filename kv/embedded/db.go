@@ -73,7 +73,8 @@ func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 func (db *DB) Serves() bool { return db.local.Load() != nil }
 
 // Close finishes the commits already sent, fails the watches with 1101 and releases the store. A second Close does
-// nothing.
+// nothing. If the disk hangs, so that no commit ends for 5 s, Close returns an error. The folder then stays locked
+// until the disk has finished the write, or this process has ended.
 func (db *DB) Close() error {
 	if db.closed.Swap(true) {
 		return nil

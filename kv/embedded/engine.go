@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -18,8 +19,9 @@ type engine struct {
 	store   store
 	hooks   Hooks
 	watches *watchTable
-	server  *server   // of the other processes; nil if there can be none
-	lock    io.Closer // of the folder; nil if there is none
+	server  *server      // of the other processes; nil if there can be none
+	lock    io.Closer    // of the folder; nil if there is none
+	groups  atomic.Int64 // commit groups that have ended
 
 	mu          sync.Mutex
 	published   sync.Cond   // a commit group was applied
@@ -55,9 +57,31 @@ func newEngine(s store, o Options, version int64, durable bool) *engine {
 	return e
 }
 
+// stuckLimit is how long close waits for a store in which nothing moves.
+const stuckLimit = 5 * time.Second
+
 // close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second close does
-// nothing.
+// nothing. close returns an error if no commit group has ended for stuckLimit, as on a disk that hangs. The store is
+// then given back when its write has ended.
 func (e *engine) close() error {
+	ended := make(chan error, 1)
+	go func() { ended <- e.end() }()
+	for last := e.groups.Load(); ; {
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(stuckLimit):
+		}
+		now := e.groups.Load()
+		if now == last {
+			return fmt.Errorf("%w: the folder stays locked until the write has ended", errStalled)
+		}
+		last = now
+	}
+}
+
+// end is close without a bound.
+func (e *engine) end() error {
 	// Clients first: the server still answers the requests that they have sent. A client must not hear that the
 	// database is closed, because it would give up, and another process continues with the database.
 	if e.server != nil {

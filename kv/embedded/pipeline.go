@@ -308,6 +308,7 @@ func (e *engine) endGroup(version int64, changed, stored bool, failed error) {
 		e.version = version
 	}
 	e.applying = false
+	e.groups.Add(1)
 	e.published.Broadcast()
 	e.mu.Unlock()
 	if dead != nil {

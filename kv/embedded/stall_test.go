@@ -64,6 +64,31 @@ func TestCallsEndWhileTheDiskStalls(t *testing.T) {
 	}
 }
 
+// TestCloseWhileTheDiskStalls: Close ends with an error while a write of the store does not end. The commit is not lost
+// for that.
+func TestCloseWhileTheDiskStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, heal := openStalled()
+		tx, err := db.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		tx.Set([]byte("a"), nil)
+		committed := tx.Commit()
+		closed := make(chan error, 1)
+		go func() { closed <- db.Close() }()
+		time.Sleep(stuckLimit + time.Second)
+		synctest.Wait()
+		select {
+		case err := <-closed:
+			assert.ErrorIs(t, err, errStalled)
+		default:
+			assert.Fail(t, "Close has not ended")
+		}
+		heal()
+		_, err = committed.Wait(t.Context())
+		require.NoError(t, err)
+	})
+}
+
 func endsWhileStalled(t *testing.T, busy bool, call func(ctx context.Context, tx kv.ManagedTx) error) {
 	t.Helper()
 	db, heal := openStalled()
