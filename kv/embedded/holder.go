@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"io/fs"
@@ -15,21 +16,41 @@ import (
 // of an error depends on it.
 const pidName = "kv.pid"
 
-// maxPid is the length of the longest number of a process.
-const maxPid = 20
+// maxPid bounds the content of that file, in bytes.
+const maxPid = 100
 
-// leavePid writes the number of this process, which must have the database file open. If it cannot, errors do not have
-// the number.
+// leavePid writes the number of this process, which must have the database file open, and its identity. If it cannot,
+// errors do not have the number.
 func (d *dir) leavePid() {
 	f, err := d.openFile(pidName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return
 	}
-	_, _ = fmt.Fprintln(f, os.Getpid())
+	_, _ = fmt.Fprintln(f, os.Getpid(), identity(os.Getpid()))
 	_ = f.Close()
 }
 
-// leftPid returns the number that the process with the database file has left, 0 if there is none.
+// identity distinguishes the process with this number from a later process with the same number, and from one in
+// another container. It is the number's namespace and the time when the process started; "" if the system has no /proc.
+func identity(pid int) string {
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return ""
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	const start = 22 - 3 // proc(5) counts from 1, and the third field is the first behind the name in brackets
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) <= start {
+		return ""
+	}
+	return space + " " + fields[start]
+}
+
+// leftPid returns the number that the process with the database file has left, 0 if there is none, or if the number is
+// that of another process by now.
 func (d *dir) leftPid() int {
 	f, err := d.openFile(pidName, os.O_RDONLY, 0)
 	if err != nil {
@@ -40,8 +61,9 @@ func (d *dir) leftPid() int {
 	if err != nil {
 		return 0
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
+	number, rest, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	pid, err := strconv.Atoi(number)
+	if err != nil || rest != identity(pid) {
 		return 0
 	}
 	return pid

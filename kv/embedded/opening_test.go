@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -274,6 +275,29 @@ func TestDeadHolderIsNotNamed(t *testing.T) {
 	require.NotContains(t, err.Error(), fmt.Sprint(holder.Process.Pid))
 	require.NoError(t, reader.Close())
 	openDisk(t, path, embedded.Options{})
+}
+
+// TestNumberOfAnotherProcess: the number that a killed process has left may be in use again, or be that of a process in
+// another container. A process that has that number and not the folder is not named.
+func TestNumberOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("the system does not tell when a process has started")
+	}
+	path := t.TempDir()
+	holder := startProcess(t, path, aloneOnly)
+	holder.hear(toldServing)
+	holder.kill()
+	left, err := os.ReadFile(filepath.Join(path, "kv.pid"))
+	require.NoError(t, err)
+	openDisk(t, path, embedded.Options{ReadOnly: true})
+	_, rest, _ := strings.Cut(string(left), " ")
+	for _, left := range []string{fmt.Sprintln(os.Getpid(), rest), fmt.Sprintln(os.Getpid())} {
+		require.NoError(t, os.WriteFile(filepath.Join(path, "kv.pid"), []byte(left), 0o600))
+		_, err := embedded.OpenDisk(path, embedded.Options{Exclusive: true})
+		require.ErrorIs(t, err, embedded.ErrLocked)
+		require.NotContains(t, err.Error(), "held by process")
+	}
 }
 
 // TestStaleSocket: OpenDisk waits while another process has the folder's lock and has not made its socket yet. The
