@@ -64,6 +64,7 @@
 // has the file open to write is in "kv.pid", for the text of ErrLocked.
 //
 // The name of a socket is short: for a long path a symbolic link in a private temporary folder stands in while the
-// socket is made or connected to. Where no socket can be made the folder belongs to its first process, as with
-// Options.Exclusive.
+// socket is made or connected to. As long as no socket can be made the folder belongs to its first process, as with
+// Options.Exclusive. Each second the serving process looks for its socket in the folder. If the socket is missing, the
+// process makes it again.
 package embedded

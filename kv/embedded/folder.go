@@ -72,25 +72,21 @@ func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	// The socket is there before the file is read: a process that finds the folder locked waits for an answer, and does
-	// not give up. Where there can be no socket, the folder belongs to this process alone.
-	var s *server
+	// not give up. As long as there can be no socket, the folder belongs to this process alone.
 	stop := func() {}
-	if listener, err := lock.dir.listen(); err == nil {
-		s = newServer(listener, checkClient)
+	listener, err := lock.dir.listen()
+	if err == nil {
 		stop = listener.beat()
 	}
+	s := newServer(lock.dir, listener, checkClient)
 	e, err := f.open(ctx, lock.dir)
 	stop()
 	if err != nil {
-		if s != nil {
-			s.close()
-		}
+		s.close()
 		return nil, errors.Join(err, lock.Close())
 	}
 	e.server, e.lock = s, lock
-	if s != nil {
-		s.start(e)
-	}
+	s.start(e)
 	return e, nil
 }
 
@@ -237,6 +233,13 @@ func short(path string, fn func(path string) error) (err error) {
 type listener struct {
 	net.Listener
 	dir *dir
+	is  fs.FileInfo // the socket in the folder
+}
+
+// inPlace reports whether the name in the folder still leads to this socket.
+func (l *listener) inPlace() bool {
+	now, err := l.dir.Lstat(socketName)
+	return err == nil && os.SameFile(l.is, now)
 }
 
 func (l *listener) Close() error {
@@ -271,13 +274,17 @@ func (d *dir) listen() (_ *listener, err error) {
 	// Only the call that makes the socket uses the path. If the path leads to another folder by now, the socket is not
 	// found here, and Chmod fails.
 	err = d.Chmod(name, 0o600)
+	var is fs.FileInfo
+	if err == nil {
+		is, err = d.Lstat(name)
+	}
 	if err == nil {
 		err = d.Rename(name, socketName)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return &listener{l, d}, nil
+	return &listener{l, d, is}, nil
 }
 
 // removeAside removes the private folders that killed processes have left while they made a socket.

@@ -300,6 +300,33 @@ func TestNumberOfAnotherProcess(t *testing.T) {
 	}
 }
 
+// TestSocketIsMadeAgain: a program removes the socket of the process that serves the folder, or something was in the
+// way of the socket when that process opened the folder. The process makes the socket as soon as it can. Another
+// process then gets in, and works with the same database.
+func TestSocketIsMadeAgain(t *testing.T) {
+	if !embedded.Sharable {
+		t.Skip("no socket here")
+	}
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprintf("late=%t", late), func(t *testing.T) {
+			t.Parallel()
+			path := t.TempDir()
+			socket := filepath.Join(path, "kv.socket")
+			if late {
+				require.NoError(t, os.MkdirAll(filepath.Join(socket, "full"), 0o700))
+			}
+			server := openDisk(t, path, embedded.Options{})
+			require.NoError(t, os.RemoveAll(socket))
+			client := requireOpened(t, openAside(path))
+			require.False(t, client.Serves())
+			put(t, client, "a", "1")
+			require.Equal(t, "1", read(t, server, "a"))
+			require.NoError(t, server.Close())
+			require.Equal(t, "1", read(t, client, "a"))
+		})
+	}
+}
+
 // TestStaleSocket: OpenDisk waits while another process has the folder's lock and has not made its socket yet. The
 // socket that a killed process has left does not mislead it.
 func TestStaleSocket(t *testing.T) {

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -9,12 +10,14 @@ import (
 
 // server serves the database that this process has open to other processes.
 type server struct {
-	engine   *engine
-	listener net.Listener
-	allowed  func(c net.Conn) error // says who may not connect
+	engine  *engine
+	dir     *dir                   // of the socket
+	allowed func(c net.Conn) error // says who may not connect
+	over    chan struct{}          // closed by close
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
+	listener *listener             // nil while no socket can be made
 	clients  map[net.Conn]bool     // all connections
 	strange  []net.Conn            // of these, those that have not said hello, the oldest first
 	sessions map[clientID]*session // the last of each client
@@ -35,27 +38,64 @@ const (
 )
 
 // newServer returns a server that accepts no connection yet. Other processes may wait already, and start accepts them.
-func newServer(listener net.Listener, allowed func(net.Conn) error) *server {
+// listener is the folder's socket; nil if none could be made.
+func newServer(d *dir, l *listener, allowed func(net.Conn) error) *server {
 	return &server{
-		listener: listener, allowed: allowed, clients: map[net.Conn]bool{}, sessions: map[clientID]*session{},
+		dir: d, listener: l, allowed: allowed, over: make(chan struct{}), clients: map[net.Conn]bool{},
+		sessions: map[clientID]*session{},
 	}
 }
 
 func (s *server) start(e *engine) {
 	s.engine = e
-	s.all.Go(s.accept)
+	if l := s.listener; l != nil {
+		s.all.Go(func() { s.accept(l) })
+	}
+	s.all.Go(s.keepSocket)
 }
 
-func (s *server) accept() {
+// keepSocket makes the socket again if its name was removed from the folder, for example by a program that removes old
+// files, or if it could not be made before. Otherwise no other process could use the folder until this one ends.
+func (s *server) keepSocket() {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
 	for {
-		c, err := s.listener.Accept()
+		select {
+		case <-s.over:
+			return
+		case <-tick.C:
+		}
+		if old := s.listener; old != nil && old.inPlace() { // only this goroutine changes it
+			continue
+		}
+		if l, err := s.dir.listen(); err == nil { // else again later
+			s.renew(l)
+		}
+	}
+}
+
+// renew accepts connections at another socket, in the place of the one before.
+func (s *server) renew(l *listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		_ = l.Close()
+		return
+	}
+	if s.listener != nil {
+		_ = s.listener.Listener.Close() // and not its name, which the new socket has
+	}
+	s.listener = l
+	s.all.Go(func() { s.accept(l) })
+}
+
+func (s *server) accept(l *listener) {
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
 		if err != nil {
-			s.mu.Lock()
-			closed := s.closed
-			s.mu.Unlock()
-			if closed {
-				return
-			}
 			time.Sleep(lastRetry) // out of file descriptors, at the worst
 			continue
 		}
@@ -191,7 +231,10 @@ func (s *server) greet(c net.Conn) (id clientID, ok bool) {
 // example because its process is stopped, holds it up for closeLimit.
 func (s *server) close() {
 	s.mu.Lock()
-	s.closed = true
+	if !s.closed {
+		s.closed = true
+		close(s.over)
+	}
 	for _, n := range s.sessions {
 		n.out.limit.Store(int64(closeLimit))
 	}
@@ -200,7 +243,9 @@ func (s *server) close() {
 		_ = c.SetReadDeadline(time.Unix(1, 0))
 		_ = c.SetWriteDeadline(time.Now().Add(closeLimit))
 	}
-	_ = s.listener.Close()
+	if s.listener != nil {
+		_ = s.listener.Close()
+	}
 	s.mu.Unlock()
 	s.all.Wait()
 }
