@@ -46,9 +46,10 @@
 // end with 1021. Such a commit has landed or never will, because the lock proves that the earlier process is gone. A
 // server that is stopped (SIGSTOP) keeps the lock: calls end with their contexts and time-outs, and no process takes
 // over. If no process is left that can open the file, as on a read-only file system or with too little address space,
-// calls end with 1510 and the reason after two seconds, until a process can. A damaged file ends them at once. If a
-// connection ends while its server lives, the client reconnects under the same client id. The server accepts the client
-// when all its earlier messages are settled.
+// calls end with 1510 and the reason after two seconds, until a process can. A damaged file ends them at once. If the
+// folder itself is gone, its lock proves nothing: commits in flight then end with 1101 and InFlight. If a connection
+// ends while its server lives, the client reconnects under the same client id. The server accepts the client when all
+// its earlier messages are settled.
 //
 // Root serves only folders of its own. In the folder of another user root is a client of that user's process. If no
 // such process serves, calls end with ErrOtherUser (dir.go), because the owner could replace files that root creates

@@ -194,7 +194,7 @@ func (l *link) join(c *conn, e *engine) {
 		_ = c.Close() // Close has seen no connection, and waits for the end of run
 	}
 	l.register(watches)
-	l.settle(unsettled)
+	l.settle(unsettled, errSettled)
 	for _, m := range waiting {
 		l.submit(m)
 	}
@@ -216,27 +216,27 @@ func (l *link) fail(err error, unserved time.Duration) {
 	}
 	l.mu.Lock()
 	l.failed = err
-	var unsettled []*commit
-	if errors.As(err, &own) || errors.Is(err, errProtocol) {
-		// The process that has served before has ended: this process has had the folder, or another one has. An error
-		// before the folder's lock does not show that.
-		unsettled, l.unsettled = l.unsettled, nil
-	}
-	waiting := l.waiting
-	l.waiting = nil
+	unsettled, waiting := l.unsettled, l.waiting
+	l.unsettled, l.waiting = nil, nil
 	l.signal()
 	l.mu.Unlock()
-	l.settle(unsettled)
-	for _, m := range waiting {
-		m.err = &kv.Error{Code: kv.CodeIOError, Cause: err}
-		m.finish(l)
+	outcome := errSettled
+	if !errors.As(err, &own) && !errors.Is(err, errProtocol) {
+		// The process that has served before may live, and may still commit: this error comes before the folder's lock.
+		outcome = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: err}
 	}
+	l.settle(unsettled, outcome)
+	l.settle(waiting, &kv.Error{Code: kv.CodeIOError, Cause: err})
 }
 
-// settle ends commits whose outcome stays unknown.
-func (l *link) settle(commits []*commit) {
+// errSettled is the error of a commit that has landed or never will, because the process that it was sent to has ended
+// or has dropped it.
+var errSettled = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: errLost.Cause}
+
+// settle ends commits with err.
+func (l *link) settle(commits []*commit, err error) {
 	for _, m := range commits {
-		m.err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: errLost.Cause}
+		m.err = err
 		m.finish(l)
 	}
 }
@@ -269,14 +269,8 @@ func (l *link) close() {
 	l.signal()
 	l.mu.Unlock()
 	closed := &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
-	for _, m := range unsettled {
-		m.err = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: errClosed}
-		m.finish(l)
-	}
-	for _, m := range waiting {
-		m.err = closed
-		m.finish(l)
-	}
+	l.settle(unsettled, &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: errClosed})
+	l.settle(waiting, closed)
 	for _, w := range watches {
 		w.end(closed)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -459,6 +460,64 @@ func TestNobodyCanServe(t *testing.T) {
 	require.Eventually(t, db.Serves, time.Minute, time.Millisecond)
 	change(t, db, "a", "1")
 	require.Equal(t, "1", look(t, db, "a"))
+}
+
+// mute is a server that greets a client, and then answers nothing until ctx ends. asked gets a value for each frame.
+func mute(ctx context.Context, asked chan<- frameKind) func(c net.Conn) {
+	return func(c net.Conn) {
+		defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+		if _, _, err := (&frameReader{r: c, limit: maxHello}).next(); err != nil {
+			return
+		}
+		_, _ = c.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte {
+			return appendNumbers(b, protocolVersion)
+		}))
+		for r := (frameReader{r: c, limit: maxFrame}); ; {
+			kind, _, err := r.next()
+			if err != nil {
+				return
+			}
+			asked <- kind
+		}
+	}
+}
+
+// TestServerAndFolderAreGone: a commit was sent to a process that has ended since, and its folder was removed. The
+// commit ends after a while, although the folder's lock cannot prove that it has landed or never will.
+func TestServerAndFolderAreGone(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "db")
+	require.NoError(t, os.Mkdir(path, 0o700))
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	asked := make(chan frameKind, 10)
+	leave := impostor(t, path, mute(ctx, asked))
+	db := openHere(t, path, Options{})
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := kv.Run(patient, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set([]byte("a"), nil)
+			return nil
+		})
+		ended <- err
+	}()
+	for kind := range asked {
+		if kind == frameCommit {
+			break
+		}
+	}
+	require.NoError(t, os.RemoveAll(path))
+	end()
+	leave()
+	err := <-ended
+	require.NoError(t, patient.Err())
+	require.True(t, kv.MaybeCommitted(err), "%v", err)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	var e *kv.Error
+	require.ErrorAs(t, err, &e)
+	require.True(t, e.InFlight)
 }
 
 // TestNoSocket: where no socket can be made, as on some file systems, a folder belongs to its first process. The others
