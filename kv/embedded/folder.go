@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -95,6 +96,11 @@ type unservable struct{ error }
 
 func (u *unservable) Unwrap() error { return u.error }
 
+// ownError is why this process can use no socket. It says nothing about the process that has the folder.
+type ownError struct{ error }
+
+func (o *ownError) Unwrap() error { return o.error }
+
 // folderLock is the lock of a folder. Close gives it back, and closes the folder.
 type folderLock struct {
 	file *os.File
@@ -134,6 +140,10 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 		return nil, nil, err
 	}
 	c, err := d.connect(ctx)
+	var own *ownError
+	if errors.As(err, &own) {
+		return nil, nil, explained("embedded: connect to "+filepath.Join(d.path, socketName), err)
+	}
 	if err != nil {
 		return nil, nil, d.locked(0, err)
 	}
@@ -163,6 +173,11 @@ func (d *dir) connect(ctx context.Context) (net.Conn, error) {
 	err = short(d.path, func(path string) (err error) {
 		var dialer net.Dialer
 		c, err = dialer.DialContext(ctx, "unix", filepath.Join(path, socketName))
+		for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+			if errors.Is(err, errno) {
+				return &ownError{err}
+			}
+		}
 		return err
 	})
 	if err != nil {
@@ -218,12 +233,13 @@ func short(path string, fn func(path string) error) (err error) {
 	}
 	temp, err := os.MkdirTemp("", "fdbfifo-")
 	if err != nil {
-		return err
+		return &ownError{fmt.Errorf("a path of more than %d bytes needs a temporary folder (TMPDIR): %w",
+			maxSocketPath, err)}
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 	link := filepath.Join(temp, "d")
 	if err := os.Symlink(whole, link); err != nil {
-		return err
+		return &ownError{err}
 	}
 	return fn(link)
 }

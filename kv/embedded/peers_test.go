@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -518,6 +519,40 @@ func TestServerAndFolderAreGone(t *testing.T) {
 	var e *kv.Error
 	require.ErrorAs(t, err, &e)
 	require.True(t, e.InFlight)
+}
+
+// TestNoTemporaryFolder: a client needs a temporary folder for a long path, and its own process has none. That is no
+// fault of the process that serves: the error is not ErrLocked, and says where to look. A client that has lost its
+// connection tells the same after a while, and works again when there is a temporary folder.
+func TestNoTemporaryFolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), strings.Repeat("x", maxSocketPath))
+	server := openHere(t, path, Options{})
+	client := openHere(t, path, Options{})
+	change(t, client, "a", "1")
+	temporary := os.TempDir()
+	t.Setenv("TMPDIR", filepath.Join(path, "none"))
+	_, err := OpenDisk(path, Options{})
+	require.ErrorContains(t, err, "TMPDIR")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NotErrorIs(t, err, ErrLocked)
+	for _, s := range server.sessions() {
+		require.NoError(t, s.Close())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = kv.Run(ctx, client, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := tx.Get([]byte("a")).Wait(ctx)
+		return err
+	})
+	require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
+	require.ErrorContains(t, err, "TMPDIR")
+	t.Setenv("TMPDIR", temporary)
+	connected := func() bool {
+		_, _, err := client.link.now()
+		return err == nil
+	}
+	require.Eventually(t, connected, time.Minute, time.Millisecond)
+	require.Equal(t, "1", look(t, client, "a"))
 }
 
 // TestNoSocket: where no socket can be made, as on some file systems, a folder belongs to its first process. The others
