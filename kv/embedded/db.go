@@ -95,10 +95,10 @@ const silentLimit = 10 * time.Second
 // opens the folder. That may take long with a large file, and the other process may be killed.
 func (db *DB) join(f *folder) error {
 	l := newLink(db, f)
-	last, seen := time.Now(), f.sign()
+	last, seen := time.Now(), f.sign(socketName)
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		c, e, err := f.join(l.ctx, l)
-		if s := f.sign(); !s.equal(seen) {
+		if s := f.sign(socketName); !s.equal(seen) {
 			last, seen = time.Now(), s
 		}
 		switch {

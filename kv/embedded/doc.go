@@ -64,6 +64,10 @@
 // (holder.go). So a process that waits for an answer sees that the other one is at work. The number of the process that
 // has the file open to write is in "kv.pid", for the text of ErrLocked.
 //
+// A client that could not open the folder itself does not read the file again at once: it rests for 0.2 seconds, and
+// four times as long after each further attempt, up to 30 seconds. It still connects to a process that serves. It does
+// not rest if the file has changed.
+//
 // The name of a socket is short: for a long path a symbolic link in a private temporary folder stands in while the
 // socket is made or connected to. As long as no socket can be made the folder belongs to its first process, as with
 // Options.Exclusive. Each second the serving process looks for its socket in the folder. If the socket is missing, the

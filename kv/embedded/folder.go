@@ -125,10 +125,14 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	if err == nil {
 		var e *engine
 		lock := &folderLock{file, d}
-		if d.foreign() {
+		switch {
+		case d.foreign():
 			err = errors.Join(d.otherUser(), lock.Close())
-		} else {
+		case l.rest.lasts(f.sign(fileName)):
+			err = errors.Join(l.rest.err, lock.Close())
+		default:
 			e, err = f.serve(ctx, lock)
+			l.rest.after(err, f.sign(fileName))
 		}
 		if err != nil {
 			err = &unservable{err}

@@ -112,12 +112,12 @@ func (l *listener) beat() (stop func()) {
 	}
 }
 
-// sign is the state of the folder's socket. A process that opens the folder makes the socket and renews its time, so a
-// change is a sign of life. nil = there is no socket.
+// sign is the state of a file in the folder. A process that opens the folder makes the socket and renews its time, so a
+// change of the socket is a sign of life. nil = there is no such file.
 type sign struct{ fs.FileInfo }
 
-func (f *folder) sign() sign {
-	info, err := os.Lstat(filepath.Join(f.path, socketName))
+func (f *folder) sign(name string) sign {
+	info, err := os.Lstat(filepath.Join(f.path, name))
 	if err != nil {
 		return sign{}
 	}

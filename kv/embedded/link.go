@@ -20,6 +20,7 @@ type link struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	ended  chan struct{} // run has ended
+	rest   rest          // used by one goroutine at a time: that of OpenDisk, then run
 
 	mu        sync.Mutex // guards what follows
 	conn      *conn      // nil while there is none
@@ -157,6 +158,7 @@ func (l *link) again() *conn {
 	for wait := firstRetry; l.ctx.Err() == nil; wait = min(2*wait, lastRetry) {
 		c, e, err := l.folder.join(l.ctx, l)
 		if err == nil {
+			l.rest = rest{}
 			l.join(c, e)
 			return c
 		}
@@ -174,6 +176,37 @@ func (l *link) again() *conn {
 		}
 	}
 	return nil
+}
+
+// rest is the time in which a process that could not open the folder does not try again, because each try may read the
+// whole file. In that time it still connects to a process that has the folder. The rest is over when the file has
+// changed.
+type rest struct {
+	err   error // why the folder could not be opened
+	file  sign  // at that time
+	pause time.Duration
+	until time.Time
+}
+
+// The pauses of a rest. Each pause is four times as long as the one before.
+const (
+	firstPause = 200 * time.Millisecond
+	lastPause  = 30 * time.Second
+)
+
+func (r *rest) lasts(file sign) bool {
+	return r.err != nil && time.Now().Before(r.until) && file.equal(r.file)
+}
+
+// after notes the end of an attempt to open the folder. A file that another process has does not need a rest, because
+// it is not read.
+func (r *rest) after(err error, file sign) {
+	if err == nil || errors.Is(err, ErrLocked) {
+		*r = rest{}
+		return
+	}
+	pause := min(max(4*r.pause, firstPause), lastPause)
+	*r = rest{err, file, pause, time.Now().Add(pause)}
 }
 
 // join continues with a new connection, or with the database in this process. Either proves that every earlier commit

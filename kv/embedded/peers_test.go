@@ -15,8 +15,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
@@ -519,6 +521,51 @@ func TestServerAndFolderAreGone(t *testing.T) {
 	var e *kv.Error
 	require.ErrorAs(t, err, &e)
 	require.True(t, e.InFlight)
+}
+
+// TestFolderIsNotReadAgainAndAgain: a process that could not open the folder rests before it tries again, because each
+// try reads the file. It rests longer each time, and tries again at once when the file has changed.
+func TestFolderIsNotReadAgainAndAgain(t *testing.T) {
+	path := t.TempDir()
+	name := filepath.Join(path, fileName)
+	require.NoError(t, os.WriteFile(name, []byte("not a database"), 0o600))
+	d, err := openDir(path)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	f := &folder{path: path, is: d.info, options: Options{}.withDefaults()}
+	l := newLink(newDB(f.options), f)
+	tried := func() bool { // an attempt makes a socket, which changes the folder
+		before, err := os.Stat(path)
+		require.NoError(t, err)
+		time.Sleep(20 * time.Millisecond) // more than a step of a file system's clock
+		_, _, err = f.join(t.Context(), l)
+		require.ErrorIs(t, err, ErrCorrupt)
+		after, err := os.Stat(path)
+		require.NoError(t, err)
+		return !after.ModTime().Equal(before.ModTime())
+	}
+	require.True(t, tried())
+	l.rest.until = time.Now().Add(time.Minute) // the machine may be busy
+	require.False(t, tried())
+	require.NoError(t, os.WriteFile(name, []byte("no database either"), 0o600))
+	require.True(t, tried())
+	l.rest.until = time.Now()
+	require.True(t, tried())
+
+	var r rest
+	tries := 0
+	synctest.Test(t, func(*testing.T) {
+		for begun := time.Now(); time.Since(begun) < time.Hour; time.Sleep(lastRetry) {
+			if !r.lasts(sign{}) {
+				tries++
+				r.after(ErrCorrupt, sign{})
+			}
+			if time.Since(begun) == 2*time.Second {
+				assert.LessOrEqual(t, tries, 5)
+			}
+		}
+	})
+	require.InDelta(t, time.Hour/lastPause, tries, 5)
 }
 
 // TestNoTemporaryFolder: a client needs a temporary folder for a long path, and its own process has none. That is no
