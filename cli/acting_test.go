@@ -128,7 +128,7 @@ func TestLogCannotBeClosed(t *testing.T) {
 		err := errors.Join(nil, w.close(closing{full}))
 		require.ErrorContains(t, err, "close --log")
 		require.Equal(t, ExitOutput, ExitCode(err))
-		require.Contains(t, explain(err), "Only the output is lost")
+		require.Contains(t, (&session{}).explain(err), "Only the output is lost")
 		require.Equal(t, told == nil, w.close(closing{}) == nil)
 	}
 }

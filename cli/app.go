@@ -114,7 +114,7 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if !*parsed {
 		err = asUsage(err)
 	}
-	text := explain(err)
+	text := s.explain(err)
 	if ctx.Err() != nil {
 		text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
 	}
@@ -212,8 +212,8 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	if s.app.EngineHelp != "" {
 		engines += "; " + s.app.EngineHelp
 	}
-	flags.StringVar(&s.engine, "engine", "disk", engines)
-	flags.StringVar(&s.queue, "queue", "default", "the queue's `NAME`")
+	flags.StringVar(&s.engine, "engine", defaultEngine, engines)
+	flags.StringVar(&s.queue, "queue", defaultQueue, "the queue's `NAME`")
 	s.place.add(root)
 	flags.BoolVar(&s.json, "json", false, "print JSON: an object, or for lists one on each line")
 	root.AddCommand(

@@ -170,7 +170,7 @@ func (s *session) tellNothingReady(ctx context.Context, q *layer.Queue, o layer.
 		s.notice("nothing is ready")
 		return nil
 	}
-	s.notice("nothing is ready: fdbfifo groups says why %s", waits(st.Depth))
+	s.notice("nothing is ready: %s says why %s", s.command("groups"), waits(st.Depth))
 	return nil
 }
 
@@ -367,7 +367,7 @@ func (s *session) settle(
 				break
 			}
 			if err != nil {
-				failed = append(failed, lost(err))
+				failed = append(failed, s.lost(err))
 				continue
 			}
 			if done++; unprinted == nil {
@@ -403,12 +403,12 @@ func (s *session) printSettled(verb string, claim *layer.Claim, until time.Time)
 }
 
 // lost returns err with a text that says what happens to the messages of the claim.
-func lost(err error) error {
+func (s *session) lost(err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, layer.ErrClaimLost):
 		hint = "It was settled before, or its lease has expired and another worker has the group. Messages that\n" +
-			"  were not acked are delivered again: fdbfifo groups says where."
+			"  were not acked are delivered again: " + s.command("groups") + " says where."
 	case errors.Is(err, layer.ErrNotInClaim):
 		hint = "The message was acked before, or was not delivered with this claim. Nothing was changed."
 	default:

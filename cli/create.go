@@ -41,7 +41,7 @@ that does not exist, with the default settings.`,
 				case errors.Is(err, layer.ErrQueueExists):
 					return &Error{
 						Text: fmt.Sprintf("there is a queue %q already", s.queue), Err: err,
-						Hint: "It was left as it is. fdbfifo config " + display(s.queue) +
+						Hint: "It was left as it is. " + s.placed() + " config " + shellWord(s.queue) +
 							" prints and changes its settings.",
 					}
 				case errors.Is(err, layer.ErrDropping):

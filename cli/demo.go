@@ -152,7 +152,7 @@ func (s *session) demoFolder(keep bool) (remove func(), err error) {
 	s.notice("a durable queue in the fresh folder %s", folder)
 	return func() {
 		if keep {
-			s.notice("kept; look at it with: fdbfifo --engine disk:%s --queue %s stats", folder, s.queue)
+			s.notice("kept; look at it with: %s", s.command("stats"))
 			return
 		}
 		if err := os.RemoveAll(folder); err != nil {
@@ -307,7 +307,8 @@ func (s *session) demoQueue(ctx context.Context, db kv.DB) (q *layer.Queue, err 
 	if err == nil && !vacant {
 		err = &Error{
 			Text: fmt.Sprintf("queue %q has messages: the demo needs an empty one", s.queue),
-			Hint: "Name another one with --queue, or empty this one with: fdbfifo work --until-empty --batch 100 --exec true",
+			Hint: "Name another one with --queue, or empty this one with: " +
+				s.command("work --until-empty --batch 100 --exec true"),
 		}
 	}
 	if err != nil {

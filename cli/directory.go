@@ -170,7 +170,8 @@ func (s *session) noDirectory(
 		if engine != clusterEngine {
 			e.Hint += ", which do not work on the engine " + engine
 		}
-		e.Hint += ".\n  Name the prefix itself with --prefix; fdbfifo queues --all finds those that have queues."
+		e.Hint += ".\n  Name the prefix itself with --prefix; " + s.program() +
+			" queues --all finds those that have queues."
 	case len(names) == 0:
 		e.Hint = fmt.Sprintf("The directory %q has none below it.", pathText(path[:found]))
 	default:

@@ -200,7 +200,7 @@ func TestGoneFolderIsNotCalledKept(t *testing.T) {
 func TestSystemErrorIsNoDamage(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.ENODEV, syscall.ENOLCK} {
 		err := fmt.Errorf("open: %w", &kv.Error{Code: kv.CodeIOError, Cause: os.NewSyscallError("mmap", errno)})
-		text := explain(err)
+		text := (&session{}).explain(err)
 		require.Contains(t, text, "mmap: "+errno.Error())
 		require.Contains(t, text, "no damage")
 		require.NotContains(t, text, "Restore")

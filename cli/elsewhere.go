@@ -209,25 +209,25 @@ func (e elsewhere) others(prefix []byte) []foundPlace {
 	return slices.DeleteFunc(slices.Clone(e.places), func(p foundPlace) bool { return bytes.Equal(p.prefix, prefix) })
 }
 
-// hint names the places except the one at prefix, as flags of the command; "" if there are none.
-func (e elsewhere) hint(prefix []byte) string {
-	others := e.others(prefix)
+// hint names the places except that of s, as flags of the command; "" if there are none.
+func (e elsewhere) hint(s *session) string {
+	others := e.others(s.prefix())
 	if len(others) == 0 {
 		return ""
 	}
-	var s strings.Builder
-	s.WriteString("\n  There are queues under these prefixes too:")
+	var text strings.Builder
+	text.WriteString("\n  There are queues under these prefixes too:")
 	for i, p := range others {
 		if i == shownPlaces {
-			s.WriteString("\n    and " + commas(int64(len(others)-i)) + " more: fdbfifo queues --all")
-			return s.String()
+			text.WriteString("\n    and " + commas(int64(len(others)-i)) + " more: " + s.program() + " queues --all")
+			return text.String()
 		}
-		s.WriteString("\n    " + placeFlag(p.prefix, e.paths) + "  " + names(p.queues, shownQueues))
+		text.WriteString("\n    " + placeFlag(p.prefix, e.paths) + "  " + names(p.queues, shownQueues))
 	}
 	if e.cut {
-		s.WriteString("\n    and perhaps more: not all keys were looked at")
+		text.WriteString("\n    and perhaps more: not all keys were looked at")
 	}
-	return s.String()
+	return text.String()
 }
 
 // names lists up to shown names.

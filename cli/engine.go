@@ -53,8 +53,7 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 	missing := errors.Is(err, fs.ErrNotExist)
 	if (missing || err == nil && len(entries) == 0) && !o.Create {
 		return nil, &Error{
-			Text: "there are no queues in " + folder, Hint: "fdbfifo enqueue makes the first.", Exit: ExitNoQueue,
-			Err: fs.ErrNotExist,
+			Text: "there are no queues in " + folder, Exit: ExitNoQueue, Err: fs.ErrNotExist,
 		}
 	}
 	db, err := openFolder(folder, o)
@@ -134,7 +133,12 @@ func (s *session) openEngine(ctx context.Context, create bool) (kv.DB, error) {
 	if !ok {
 		return nil, s.unknownEngine(name)
 	}
-	return open(ctx, EngineOptions{Arg: arg, Create: create, Notice: s.notice})
+	db, err := open(ctx, EngineOptions{Arg: arg, Create: create, Notice: s.notice})
+	var own *Error
+	if errors.As(err, &own) && own.Exit == ExitNoQueue && own.Hint == "" {
+		own.Hint = s.command("enqueue") + " makes the first."
+	}
+	return db, err
 }
 
 // clusterEngine is the engine that only the command of the module fdbkv has.

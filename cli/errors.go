@@ -197,26 +197,27 @@ func distance(a, b string) int {
 }
 
 // explain returns the text of err. If the user can act on the error, advice follows on lines of its own.
-func explain(err error) string {
+func (s *session) explain(err error) string {
 	text := strings.TrimSpace(err.Error())
-	if advice := advise(err); advice != "" {
+	if advice := s.advise(err); advice != "" {
 		return text + "\n  " + advice
 	}
 	return text
 }
 
 // unknownAdvice is for a command whose outcome is unknown.
-const unknownAdvice = `It may have landed. Look before you do it again: fdbfifo stats and fdbfifo peek show the queue.
+const unknownAdvice = `It may have landed. Look before you do it again: %s and %s show the queue.
   You can repeat an ack, nack or extend, and an enqueue with a dedup id. A count above leaves it out.`
 
-func advise(err error) string {
+func (s *session) advise(err error) string {
 	if !kv.MaybeCommitted(err) {
 		return cure(err)
 	}
+	look := fmt.Sprintf(unknownAdvice, s.command("stats"), s.command("peek"))
 	if cause := cure(err); cause != "" {
-		return unknownAdvice + "\n  " + cause
+		return look + "\n  " + cause
 	}
-	return unknownAdvice
+	return look
 }
 
 // cure returns advice for the cause of err; "" = there is none.

@@ -70,7 +70,7 @@ If its group waits for a retry of this message, the wait ends. peek --json print
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if err := s.admin(q).Cancel(c.Context(), id); err != nil {
-					return refused(err)
+					return s.refused(err)
 				}
 				return s.done("cancelled", &id, id.Group)
 			})
@@ -92,7 +92,7 @@ message in flight is refused. To be sure which message goes, or to remove it for
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				id, err := s.admin(q).Skip(c.Context(), group, o)
 				if err != nil {
-					return refused(err)
+					return s.refused(err)
 				}
 				return s.done("skipped", &id, group)
 			})
@@ -131,7 +131,7 @@ What is not named stays as it is. A message in flight is refused.`,
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if err := s.admin(q).Edit(c.Context(), id, change); err != nil {
-					return refused(err)
+					return s.refused(err)
 				}
 				return s.done("edited", &id, id.Group)
 			})
@@ -195,7 +195,7 @@ serve; groups --json prints it.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				h, err := s.admin(q).ForceRelease(c.Context(), group, o)
 				if err != nil {
-					return headByItself(c.Context(), q, group, o, err)
+					return s.headByItself(c.Context(), q, group, o, err)
 				}
 				if s.json {
 					return printJSON(s.stdout, jsonRelease{
@@ -239,7 +239,7 @@ a queue with facets --where says which template's messages wait: groups shows it
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				o := layer.RetryOptions{Where: where.template}
 				if err := s.admin(q).RetryNow(c.Context(), group, o); err != nil {
-					return refused(err)
+					return s.refused(err)
 				}
 				return s.done("ready:", nil, group)
 			})
@@ -253,40 +253,42 @@ a queue with facets --where says which template's messages wait: groups shows it
 
 // headByItself returns the error of a release whose group has no claim as a whole. If a hold keeps the first message,
 // the error says how to release that. Otherwise it is refused.
-func headByItself(
+func (s *session) headByItself(
 	ctx context.Context, q *layer.Queue, group string, o layer.ForceReleaseOptions, err error,
 ) error {
 	if !errors.Is(err, layer.ErrNotHeld) || o.Where != nil || o.Hold != (layer.ID{}) {
-		return refused(err)
+		return s.refused(err)
 	}
 	info, looked := q.Admin().Group(ctx, group, nil)
 	if looked != nil || info.Hold == (layer.ID{}) {
-		return refused(err)
+		return s.refused(err)
 	}
 	return &Error{
 		Text: strings.ReplaceAll(err.Error(), "layer: ", ""), Err: err,
-		Hint: fmt.Sprintf("%s holds the first message by itself: fdbfifo release --group GROUP --hold %s",
-			display(info.Owner), display(info.Hold.String())),
+		Hint: fmt.Sprintf("%s holds the first message by itself: %s", display(info.Owner),
+			s.command("release --group GROUP --hold "+shellWord(info.Hold.String()))),
 	}
 }
 
 // refused adds advice to the error of a refused operator's command. It returns any other error unchanged.
-func refused(err error) error {
+func (s *session) refused(err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, layer.ErrInFlight):
-		hint = "Wait until its worker is done, or take its group from the worker: fdbfifo release --group GROUP,\n" +
-			"  with --hold ID if the message is claimed by itself."
+		hint = "Wait until its worker is done, or take its group from the worker: " +
+			s.command("release --group GROUP") + ",\n  with --hold ID if the message is claimed by itself."
 	case errors.Is(err, layer.ErrNoItem):
-		hint = "A worker may have handled it. fdbfifo peek --json prints the ids of the messages that wait."
+		hint = "A worker may have handled it. " + s.command("peek --json") +
+			" prints the ids of the messages that wait."
 	case errors.Is(err, layer.ErrNotDead):
-		hint = "It may have been redriven or discarded before. The others are done. fdbfifo dead list prints the ids."
+		hint = "It may have been redriven or discarded before. The others are done. " + s.command("dead list") +
+			" prints the ids."
 	case errors.Is(err, layer.ErrHeld):
 		hint = "Wait until its worker is done, or use --force."
 	case errors.Is(err, layer.ErrNotHeld), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotPaused):
-		hint = "fdbfifo groups says the state of each group."
+		hint = s.command("groups") + " says the state of each group."
 	case errors.Is(err, layer.ErrClaimLost):
-		hint = "Another worker holds the group, or none does: fdbfifo groups --json prints the tokens."
+		hint = "Another worker holds the group, or none does: " + s.command("groups --json") + " prints the tokens."
 	default:
 		return asUsageIfOptions(err)
 	}

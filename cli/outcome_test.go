@@ -107,17 +107,17 @@ func content(t *testing.T, path string) (rows []kv.KV) {
 // An outcome that is unknown is told first, whatever else has come with it: a refusal that a retry has met, an
 // interrupt, another claim's error.
 func TestUnknownBeforeAllElse(t *testing.T) {
-	unknown := &kv.Error{Code: kv.CodeCommitUnknownResult}
+	unknown, s := &kv.Error{Code: kv.CodeCommitUnknownResult}, &session{}
 	for _, err := range []error{
 		unknown,
 		&kv.Error{Code: kv.CodeCommitUnknownResult, Cause: layer.ErrClaimLost},
 		&kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: context.Canceled},
-		lost(errors.Join(layer.ErrClaimLost, unknown)),
-		refused(errors.Join(layer.ErrNoItem, unknown)),
+		s.lost(errors.Join(layer.ErrClaimLost, unknown)),
+		s.refused(errors.Join(layer.ErrNoItem, unknown)),
 		errors.Join(&kv.Error{Code: kv.CodeNotCommitted}, unknown),
 	} {
 		require.Equal(t, ExitUnknown, ExitCode(err), "%v", err)
-		require.Contains(t, explain(err), "It may have landed. Look before you do it again", "%v", err)
+		require.Contains(t, s.explain(err), "It may have landed. Look before you do it again", "%v", err)
 	}
 	require.Equal(t, ExitFailed, ExitCode(&kv.Error{Code: kv.CodeNotCommitted}))
 }

@@ -111,7 +111,7 @@ func TestExitOutputIsTrue(t *testing.T) {
 		errors.Join(output, &Error{Exit: ExitNoQueue}): ExitNoQueue,
 	} {
 		require.Equal(t, want, ExitCode(err), "%v", err)
-		require.Equal(t, want == ExitOutput, strings.Contains(explain(err), "is done"), "%v", err)
+		require.Equal(t, want == ExitOutput, strings.Contains((&session{}).explain(err), "is done"), "%v", err)
 	}
 	app, q := onMemory(t, 3)
 	_, _, err := q.Admin().Configure(context.Background(), func(c *layer.Config) { c.MaxAttempts = 1 })

@@ -59,13 +59,13 @@ good. Without --group it is the whole queue. Groups that are paused themselves s
 				if only != nil {
 					m, err := s.admin(q).ResumeGroup(c.Context(), *only, layer.ResumeOptions{})
 					if err != nil {
-						return refused(err)
+						return s.refused(err)
 					}
 					return s.printMark(true, only, m)
 				}
 				m, err := s.admin(q).Resume(c.Context(), layer.ResumeOptions{})
 				if err != nil {
-					return refused(err)
+					return s.refused(err)
 				}
 				return s.printMark(true, nil, m)
 			})

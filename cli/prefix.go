@@ -117,6 +117,40 @@ func shellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
+// The values of --engine and --queue that need not be given.
+const (
+	defaultEngine = "disk"
+	defaultQueue  = "default"
+)
+
+// program is the beginning of a command line that uses the same engine as this command.
+func (s *session) program() string {
+	if s.engine == defaultEngine {
+		return "fdbfifo"
+	}
+	return "fdbfifo --engine " + shellWord(s.engine)
+}
+
+// placed is program for a command that names its queue itself. It has the same prefix as this command.
+func (s *session) placed() string {
+	switch {
+	case s.place.directory != "":
+		return s.program() + " --directory " + shellWord(s.place.directory)
+	case s.place.key != nil:
+		return s.program() + " " + placeFlag(s.place.key, nil)
+	}
+	return s.program()
+}
+
+// command returns a command line for the same queue as that of this command. Advice must use it: without the flags the
+// words that a user copies would act on another queue. words are for a shell already.
+func (s *session) command(words string) string {
+	if s.queue == defaultQueue {
+		return s.placed() + " " + words
+	}
+	return s.placed() + " --queue " + shellWord(s.queue) + " " + words
+}
+
 // locate looks the directory up, if one is named.
 func (s *session) locate(ctx context.Context, db kv.DB) error {
 	if s.place.directory == "" || s.place.key != nil {

@@ -156,7 +156,7 @@ func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.
 func (s *session) dropping(err error) error {
 	return &Error{
 		Text: fmt.Sprintf("queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
-		Hint: "Wait. If the drop was interrupted, fdbfifo drop " + display(s.queue) + " --yes ends it.",
+		Hint: "Wait. If the drop was interrupted, " + s.placed() + " drop " + shellWord(s.queue) + " --yes ends it.",
 	}
 }
 
@@ -177,13 +177,13 @@ func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) err
 	if !bytes.Equal(s.prefix(), prefix()) {
 		e.Text += " under " + placeFlag(s.prefix(), others.paths)
 	}
-	switch more := others.hint(s.prefix()); {
+	switch more := others.hint(s); {
 	case len(there) > 0:
 		e.Hint = "There are: " + names(there, shownNames) + "." + more
 	case more != "":
 		e.Hint = "There are none under this prefix." + more
 	default:
-		e.Hint = "There are no queues yet: fdbfifo enqueue makes the first."
+		e.Hint = "There are no queues yet: " + s.command("enqueue") + " makes the first."
 	}
 	return e
 }

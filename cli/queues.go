@@ -70,7 +70,7 @@ func (s *session) tellOthers(ctx context.Context, db kv.DB) error {
 	if err != nil {
 		return err
 	}
-	if others := found.hint(s.prefix()); others != "" {
+	if others := found.hint(s); others != "" {
 		s.notice("there are no queues under this prefix%s", others)
 	}
 	return nil

@@ -145,7 +145,7 @@ func (s *session) sweepDead(c *cobra.Command, verb string, dryRun bool,
 		report, err := sweep(q, func(r layer.DeadReport) { p.set(r.Scanned) })
 		p.close()
 		if report.Scanned == 0 || asUsageIfOptions(err) == err { // else a letter is the cause, and not the command line
-			err = refused(err)
+			err = s.refused(err)
 		}
 		var usage *usageError
 		if errors.As(err, &usage) {

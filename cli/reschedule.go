@@ -61,7 +61,7 @@ func newRescheduleCmd(s *session) *cobra.Command {
 					id = first[0].ID
 				}
 				if err := q.Reschedule(c.Context(), id, due); err != nil {
-					return refused(asUsageIfOptions(err))
+					return s.refused(asUsageIfOptions(err))
 				}
 				return s.printRescheduled(id, due)
 			})
@@ -127,7 +127,7 @@ func newReplaceCmd(s *session) *cobra.Command {
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if err := q.Replace(c.Context(), id, text, headers); err != nil {
-					return refused(asUsageIfOptions(err))
+					return s.refused(asUsageIfOptions(err))
 				}
 				return s.done("replaced", &id, id.Group)
 			})

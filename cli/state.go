@@ -59,7 +59,7 @@ func newStateCmd(s *session) *cobra.Command {
 					return s.printState(group, found)
 				}
 				if err := s.admin(q).SetGroupState(c.Context(), group, state, o); err != nil {
-					return refused(err)
+					return s.refused(err)
 				}
 				if remove {
 					return s.done("cleared the state of", nil, group)

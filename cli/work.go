@@ -239,7 +239,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	case dead > 0:
 		err = &Error{
 			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
-			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all --yes gives them back.",
+			Hint: s.command("dead list") + " says why; " + s.command("dead redrive --all --yes") + " gives them back.",
 		}
 	}
 	return errors.Join(err, printed)
@@ -338,7 +338,8 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, unti
 		if n := w.handled.Load() + w.failed.Load() + w.cutOff.Load(); n != ended || w.running.Load() > 0 {
 			moved, ended = time.Now(), n
 		} else if time.Since(moved) >= stillAfter {
-			w.tell("nothing is ready, and messages wait: fdbfifo blocked and fdbfifo groups say why")
+			w.tell("nothing is ready, and messages wait: " + w.s.command("blocked") + " and " +
+				w.s.command("groups") + " say why")
 		}
 	}
 }
