@@ -266,7 +266,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		}
 		c.DisableFlagsInUseLine = true
 	}
-	checkAllGiven(root)
+	checkAllGiven(root, s.args)
 	return root, parsed
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 
@@ -23,19 +24,63 @@ var insteadOfEmpty = map[string]string{
 }
 
 // checkAllGiven makes c and all commands below it refuse empty flags and arguments, and flags that are given twice.
-func checkAllGiven(c *cobra.Command) {
+// words is the command line. In it no flag may be the value of another.
+func checkAllGiven(c *cobra.Command, words []string) {
 	refuseTwice(c.PersistentFlags())
 	refuseTwice(c.LocalNonPersistentFlags())
 	check := c.Args
 	c.Args = func(c *cobra.Command, args []string) error {
-		if err := checkGiven(c, args); err != nil {
+		if err := cmp.Or(checkSwallowed(c.Flags(), words), checkGiven(c, args)); err != nil {
 			return err
 		}
 		return check(c, args)
 	}
 	for _, sub := range c.Commands() {
-		checkAllGiven(sub)
+		checkAllGiven(sub, words)
 	}
+}
+
+// checkSwallowed returns an error if another flag stands in the place of a flag's value. A variable of a shell that is
+// not set and not quoted leaves nothing behind. In --by $NAME --dry-run the name would be "--dry-run", and the command
+// would not be a dry run. A value behind the sign = is always meant.
+func checkSwallowed(flags *pflag.FlagSet, words []string) error {
+	for i, word := range words {
+		f, wants := lastFlag(flags, word)
+		switch {
+		case word == "--":
+			return nil
+		case !wants || i+1 == len(words):
+			continue
+		}
+		next := words[i+1]
+		if swallowed, _ := lastFlag(flags, next); swallowed != nil || next == "--" {
+			return usagef("--%s has no value, because the next word is %s: give one, or write --%s=%s if you mean that",
+				f.Name, next, f.Name, next)
+		}
+	}
+	return nil
+}
+
+// lastFlag returns the flag that a word of a command line gives, nil if it gives none. Of several one-letter flags in
+// one word it is the last. wants reports whether the value of the flag is the next word.
+func lastFlag(flags *pflag.FlagSet, word string) (f *pflag.Flag, wants bool) {
+	if name, long := strings.CutPrefix(word, "--"); long {
+		name, _, valued := strings.Cut(name, "=")
+		f = flags.Lookup(name)
+		return f, f != nil && !valued && f.NoOptDefVal == ""
+	}
+	if len(word) < 2 || word[0] != '-' {
+		return nil, false
+	}
+	for i := range word[1:] {
+		switch f = flags.ShorthandLookup(word[1+i : 2+i]); {
+		case f == nil:
+			return nil, false
+		case f.NoOptDefVal == "":
+			return f, i+2 == len(word) // otherwise the rest of the word is the value
+		}
+	}
+	return f, false
 }
 
 // checkGiven returns an error for an empty flag or argument.

@@ -72,6 +72,59 @@ func TestGivenButEmptyIsRefused(t *testing.T) {
 	}
 }
 
+// TestSwallowedFlagIsRefused: no flag is the value of the flag before it, as after a shell's variable that is not set
+// and not quoted. A value behind the sign = is always meant, and so is a value that is no flag of the command.
+func TestSwallowedFlagIsRefused(t *testing.T) {
+	t.Parallel()
+	root, _ := (&session{app: New()}).root()
+	flags := 0
+	forEachCommand(root, func(c *cobra.Command) {
+		c.InheritedFlags() // joins the flags of all commands to its own
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.NoOptDefVal != "" {
+				return
+			}
+			flags++
+			for _, next := range []string{"--json", "--engine=memory", "--"} {
+				err := checkSwallowed(c.Flags(), []string{c.Name(), "--" + f.Name, next})
+				require.ErrorContains(t, err, "--"+f.Name+" has no value", "%s %s", c.CommandPath(), next)
+				require.Equal(t, ExitUsage, ExitCode(err))
+			}
+			for _, words := range [][]string{
+				{"--" + f.Name + "=--json"}, {"--" + f.Name, "json", "--json"}, {"--" + f.Name, "-1s"},
+				{"--" + f.Name, "---"}, {"--" + f.Name, "--no-such"}, {"--" + f.Name},
+				{"--", "--" + f.Name, "--json"},
+			} {
+				err := checkSwallowed(c.Flags(), append([]string{c.Name()}, words...))
+				require.NoError(t, err, "%s %q", c.CommandPath(), words)
+			}
+		})
+	})
+	require.Greater(t, flags, 200)
+	app, q := onMemory(t, 3)
+	ctx := t.Context()
+	_, err := q.Admin().Skip(ctx, "g", layer.SkipOptions{})
+	require.NoError(t, err)
+	for _, line := range []string{
+		"dead discard --all --yes --by --dry-run", "dead discard --all --yes --text -n 1",
+		"dead discard --all --yes --by -n1",
+		"purge --all --yes --by --queue=test", "purge --all --yes --by --queue test",
+		"purge --all --yes --log --queue=test", "--queue --json purge --all --yes", "pause --reason --group=g",
+		"enqueue --body --group=g", "create --queue --json", "skip --group --by=ann", "drop --yes --queue --json",
+	} {
+		var stderr bytes.Buffer
+		err := app.Run(ctx, strings.Fields(line), nil, io.Discard, &stderr)
+		require.Equal(t, ExitUsage, ExitCode(err), "%s: %s", line, &stderr)
+		require.Contains(t, stderr.String(), "has no value", line)
+	}
+	st, err := q.Stats(ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, st.Depth)
+	require.EqualValues(t, 1, st.Dead)
+	require.NoError(t, app.Run(ctx, []string{"enqueue", "--body=--group=g"}, nil, io.Discard, io.Discard))
+	require.NoError(t, app.Run(ctx, []string{"enqueue", "--body", "-- a list"}, nil, io.Discard, io.Discard))
+}
+
 // TestGivenTwiceIsRefused: no flag drops a value that it was given before. A flag takes one value, or is a list.
 func TestGivenTwiceIsRefused(t *testing.T) {
 	t.Parallel()
