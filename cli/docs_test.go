@@ -12,7 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
@@ -285,43 +287,63 @@ func TestGuideCommands(t *testing.T) {
 	}
 }
 
-// TestMovingCommands: a command of a page that enqueues each message of work --exec elsewhere keeps the body and the
-// group, also the group without a name.
+// TestMovingCommands: the commands of a page that enqueue each message of work --exec elsewhere keep the body and the
+// group, also the group without a name and the longest group. A command that is repeated hours later enqueues nothing
+// twice. The help of work gives the same dedup id.
 func TestMovingCommands(t *testing.T) {
-	moving := regexp.MustCompile(`--exec '(fdbfifo [^']*enqueue[^']*)'`)
+	exec := regexp.MustCompile(`--exec '(fdbfifo [^']*enqueue[^']*)'`)
+	moving := regexp.MustCompile(`(?m)^ {4}(fdbfifo [^\n]*create [^\n]*)\n {4}fdbfifo [^']*` + exec.String())
+	id := regexp.MustCompile(`--dedup-id "[^"]*"`)
 	moved := 0
 	for _, page := range docs(t) {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
-		for _, m := range moving.FindAllStringSubmatch(string(text), -1) {
-			for _, group := range []string{"", "customer-7", "two words"} {
+		recipes := moving.FindAllStringSubmatch(string(text), -1)
+		require.Len(t, recipes, len(exec.FindAllString(string(text), -1)), "%s: the target is made first", page)
+		for _, m := range recipes {
+			require.Contains(t, workHelp, id.FindString(m[2]))
+			for _, group := range []string{"", "customer-7", "two words", strings.Repeat("x", 1024)} {
 				moved++
-				engine := "disk:" + t.TempDir()
-				inner := exec.Command("sh", "-c", `fdbfifo() { printf '%s\n' "$@"; }; `+m[1])
-				inner.Env = append(os.Environ(), "FDBFIFO_GROUP="+group, "FDBFIFO_ID=1")
-				printed, err := inner.Output()
-				require.NoError(t, err, m[1])
-				args := strings.Split(strings.TrimSuffix(string(printed), "\n"), "\n")
-				if i := slices.Index(args, "--engine"); i >= 0 {
-					args = slices.Delete(args, i, i+2)
-				}
-				var stdout, stderr strings.Builder
-				body := strings.NewReader("a\x00b\n")
-				err = Run(t.Context(), append(args, "--engine", engine), body, io.Discard, &stderr)
-				require.NoError(t, err, "%s: %s", m[1], &stderr)
-				peek := []string{"peek", "--engine", engine, "--json", "--default-group"}
-				if group != "" {
-					peek = []string{"peek", "--engine", engine, "--json", "--group", group}
-				}
-				if i := slices.Index(args, "--queue"); i >= 0 {
-					peek = append(peek, args[i:i+2]...)
-				}
-				require.NoError(t, Run(t.Context(), peek, nil, &stdout, &stderr), &stderr)
-				require.Contains(t, stdout.String(), `"body":"a\u0000b\n"`, "%s, group %q", m[1], group)
+				moveTwice(t, m[1], m[2], group)
 			}
 		}
 	}
-	require.GreaterOrEqual(t, moved, 6)
+	require.GreaterOrEqual(t, moved, 8)
+}
+
+// moveTwice runs a command that makes a queue, and then twice, hours apart, one that moves a message of group to it.
+func moveTwice(t *testing.T, create, move, group string) {
+	h := newHarness(t)
+	id := layer.ID{Index: 10000012, Random: uuid.New(), Group: group}
+	run := func(command string) []string {
+		sh := exec.Command("sh", "-c", `fdbfifo() { printf '%s\n' "$@"; }; `+command)
+		sh.Env = append(os.Environ(), "FDBFIFO_GROUP="+group, "FDBFIFO_ID="+id.String())
+		printed, err := sh.Output()
+		require.NoError(t, err, command)
+		args := strings.Split(strings.TrimSuffix(string(printed), "\n"), "\n")
+		if i := slices.Index(args, "--engine"); i >= 0 {
+			args = slices.Delete(args, i, i+2)
+		}
+		var stderr strings.Builder
+		body := strings.NewReader("a\x00b\n")
+		err = h.app().Run(t.Context(), args, body, io.Discard, &stderr)
+		require.NoError(t, err, "%s: %s", command, &stderr)
+		return args
+	}
+	run(create)
+	args := run(move)
+	h.clock.now = h.clock.now.Add(6 * time.Hour)
+	run(move)
+	peek := []string{"peek", "--json", "--default-group"}
+	if group != "" {
+		peek = []string{"peek", "--json", "--group", group}
+	}
+	if i := slices.Index(args, "--queue"); i >= 0 {
+		peek = append(peek, args[i:i+2]...)
+	}
+	var stdout, stderr strings.Builder
+	require.NoError(t, h.app().Run(t.Context(), peek, nil, &stdout, &stderr), &stderr)
+	require.Equal(t, 1, strings.Count(stdout.String(), `"body":"a\u0000b\n"`), "%s, group %q", move, group)
 }
 
 // TestReadmeCommands: the commands of README's first screen do what README says, in the folder of its first program.

@@ -45,7 +45,8 @@ Exit code 0 finishes the message. Any other gives it back, with the end of stder
 after a delay that grows. With 126 and 127 the shell says that it cannot run the command: work ends then, and counts no
 attempt. The messages behind it in its group wait; other groups continue. A message may come more than once, for
 example after a crash: the command must be repeatable. If it enqueues the message in another queue, give that enqueue
---dedup-id "$FDBFIFO_ID": then a repeated command enqueues nothing twice, and no other message is its duplicate there.
+--dedup-id "${FDBFIFO_ID%%@*}", which no other message has. Then a command that is repeated within the dedup_window of
+that queue enqueues nothing twice. The default is 5 minutes: give that queue a longer one first, with create or config.
 With --refuse-duplicates a repeated command would fail until the message is a dead letter here.
 
 In a queue with facets --where takes only the messages with these facets. --advance gives a message that was handled
