@@ -17,7 +17,7 @@ type editFlags struct {
 
 func (f *editFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.body, "body", "", "the new body, `TEXT`")
-	c.Flags().StringVar(&f.file, "file", "", "a `FILE` with the new body; - is stdin")
+	c.Flags().StringVar(&f.file, "file", "", "a `FILE` with the new body; - is stdin, /dev/null an empty body")
 	c.Flags().StringArrayVar(&f.set, "header", nil, "a header to set, `NAME=VALUE`")
 	c.Flags().StringArrayVar(&f.remove, "remove-header", nil, "the `NAME` of a header to remove")
 }
@@ -43,7 +43,7 @@ func (f *editFlags) change(s *session, c *cobra.Command) (func(m *layer.Message)
 	}
 	text := []byte(f.body)
 	if changed("file") {
-		if text, err = s.readBody(c.Context(), f.file); err != nil {
+		if text, err = s.readNewBody(c.Context(), f.file); err != nil {
 			return nil, err
 		}
 	}

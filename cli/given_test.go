@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -219,6 +222,43 @@ func TestEmptyChoosesNothing(t *testing.T) {
 	require.EqualValues(t, 3, st.Depth)
 	require.EqualValues(t, 1, st.Dead)
 	require.Zero(t, st.InFlight)
+}
+
+// TestEmptyInputIsNoBody: an input without a byte, such as the output of a command that has failed, replaces no body.
+// Only the null device does. A redrive that replaces bodies says so in its question.
+func TestEmptyInputIsNoBody(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	dead := fillBulk(t, h)
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	run := func(answer string, args ...string) (string, int) {
+		app := h.app()
+		onTerminal(app, answer != "", true)
+		var stdout, stderr bytes.Buffer
+		err := app.Run(t.Context(), args, strings.NewReader(answer), &stdout, &stderr)
+		return stdout.String() + stderr.String(), ExitCode(err)
+	}
+	waiting, _ := run("", "peek", "--json", "-n", "1")
+	id := regexp.MustCompile(`"id":"([^"]*)"`).FindStringSubmatch(waiting)[1]
+	before := dump(t, h.db)
+	for _, args := range [][]string{
+		{"edit", id}, {"replace", id}, {"dead", "redrive", "--all", "--yes"}, {"dead", "redrive", dead.String()},
+	} {
+		for _, file := range []string{"-", empty} {
+			said, code := run("", append(slices.Clone(args), "--file", file)...)
+			require.Equal(t, ExitUsage, code, "%q: %s", args, said)
+			require.Contains(t, said, "is empty: give a body, or --file /dev/null")
+		}
+	}
+	require.Equal(t, before, dump(t, h.db))
+	said, code := run("n\n", "dead", "redrive", "--all", "--body", "x")
+	require.Equal(t, ExitFailed, code, said)
+	require.Contains(t, said, "back to their groups with a new body. Continue?")
+	for _, args := range [][]string{{"edit", id}, {"dead", "redrive", "--all", "--yes"}} {
+		said, code := run("", append(args, "--file", os.DevNull)...)
+		require.Equal(t, ExitOK, code, said)
+	}
 }
 
 // TestGivenZero: a time of zero that is given is not one that is left out: it is refused, or it means no time at all.

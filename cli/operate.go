@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -154,6 +155,16 @@ func (s *session) readBody(ctx context.Context, file string) (body []byte, err e
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	return io.ReadAll(io.LimitReader(untilInterrupted(ctx, f), layer.MaxBodySize+1))
+}
+
+// readNewBody reads a body that replaces another. An input without a byte is refused, because it is usually the output
+// of a command that has failed. Only the null device means an empty body.
+func (s *session) readNewBody(ctx context.Context, file string) ([]byte, error) {
+	body, err := s.readBody(ctx, file)
+	if err == nil && len(body) == 0 && file != os.DevNull {
+		return nil, usagef("%s is empty: give a body, or %s", inputName(file), insteadOfEmpty["body"])
+	}
+	return body, err
 }
 
 type jsonRelease struct {

@@ -87,7 +87,11 @@ first ones may be delivered before the last ones are back.` + stepsHelp,
 			if err != nil {
 				return err
 			}
-			if err := f.confirm(s, c, filter, "gives %s back to their groups"); err != nil {
+			does := "gives %s back to their groups"
+			if c.Flags().Changed("body") || c.Flags().Changed("file") {
+				does += " with a new body"
+			}
+			if err := f.confirm(s, c, filter, does); err != nil {
 				return err
 			}
 			o := layer.RedriveOptions{ToTail: toTail, DryRun: f.dryRun, Limit: f.limit}

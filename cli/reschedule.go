@@ -121,7 +121,7 @@ func newReplaceCmd(s *session) *cobra.Command {
 			}
 			text := []byte(body)
 			if c.Flags().Changed("file") {
-				if text, err = s.readBody(c.Context(), file); err != nil {
+				if text, err = s.readNewBody(c.Context(), file); err != nil {
 					return err
 				}
 			}
@@ -134,7 +134,7 @@ func newReplaceCmd(s *session) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&body, "body", "", "the new body, `TEXT`")
-	c.Flags().StringVar(&file, "file", "", "a `FILE` with the new body; - is stdin")
+	c.Flags().StringVar(&file, "file", "", "a `FILE` with the new body; - is stdin, /dev/null an empty body")
 	c.Flags().StringArrayVar(&given, "header", nil, "a header `NAME=VALUE` (repeatable)")
 	return c
 }
