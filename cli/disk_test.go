@@ -4,16 +4,20 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
 )
 
 // onDisk runs a command line as a user does and returns its streams and exit code.
@@ -42,6 +46,64 @@ func TestDefaultFolder(t *testing.T) {
 	require.Equal(t, ExitOK, code)
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "hello")
+}
+
+// TestLookingMakesNoDatabase: a command that changes nothing makes no database in a folder that has other files. A
+// command that makes the first queue there says where it is.
+func TestLookingMakesNoDatabase(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "notes"), nil, 0o600))
+	for name := range looking {
+		args := append(strings.Fields(name), "--engine", "disk:"+folder)
+		switch name {
+		case "key", "decode":
+			continue // which open no database
+		case "why", "find":
+			args = append(args, layer.ID{Group: "g", Random: uuid.New()}.String())
+		}
+		_, stderr, code := onDisk(args...)
+		require.Equal(t, ExitNoQueue, code, "%s: %s", name, stderr)
+		require.Contains(t, stderr, "fdbfifo --engine disk:"+folder+" enqueue makes the first.", name)
+		entries, err := os.ReadDir(folder)
+		require.NoError(t, err)
+		require.Len(t, entries, 1, name)
+	}
+	_, stderr, code := onDisk("enqueue", "--body", "x", "--engine", "disk:"+folder)
+	require.Equal(t, ExitOK, code, stderr)
+	require.Contains(t, stderr, "queues are kept in "+folder)
+	require.FileExists(t, filepath.Join(folder, "kv.bbolt"))
+}
+
+// TestOpeningEndsAtCtrlC: another process has the folder and does not answer. The command says after a second that it
+// still opens the folder, and the first Ctrl-C ends it.
+func TestOpeningEndsAtCtrlC(t *testing.T) {
+	t.Parallel()
+	var folder *os.File
+	t.Cleanup(func() { folder.Close() }) // once the path is gone: the opening that is left behind must find nothing
+	path := t.TempDir()
+	_, stderr, code := onDisk("enqueue", "--body", "x", "--engine", "disk:"+path)
+	require.Equal(t, ExitOK, code, stderr)
+	var err error
+	folder, err = os.Open(path)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Flock(int(folder.Fd()), syscall.LOCK_EX)) // as the process that serves the folder does
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	told := newScreen("still opening " + path)
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, []string{"stats", "--engine", "disk:" + path}, nil, io.Discard, told) }()
+	select {
+	case <-told.seen:
+	case <-time.After(5 * time.Second): // of the ten that a silent process is waited for
+		require.Fail(t, "it says nothing", told)
+	}
+	interrupt()
+	select {
+	case err := <-ended:
+		require.Equal(t, ExitInterrupted, ExitCode(err), told)
+	case <-time.After(time.Second):
+		require.Fail(t, "it does not end")
+	}
 }
 
 // Without XDG_DATA_HOME, or with one that is not absolute, the folder is the one the XDG rules name.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
@@ -41,7 +42,10 @@ func openMemory(_ context.Context, o EngineOptions) (kv.DB, error) {
 	return embedded.OpenMemory(embedded.Options{}), nil
 }
 
-func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
+// databaseFile is the file of the database. A folder without it has no queues, whatever else is there.
+const databaseFile = "kv.bbolt"
+
+func openDisk(ctx context.Context, o EngineOptions) (kv.DB, error) {
 	folder := o.Arg
 	if folder == "" {
 		var err error
@@ -49,21 +53,56 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 			return nil, err
 		}
 	}
-	entries, err := os.ReadDir(folder)
+	_, err := os.Lstat(filepath.Join(folder, databaseFile))
 	missing := errors.Is(err, fs.ErrNotExist)
-	if (missing || err == nil && len(entries) == 0) && !o.Create {
-		return nil, &Error{
-			Text: "there are no queues in " + folder, Exit: ExitNoQueue, Err: fs.ErrNotExist,
-		}
+	if missing && !o.Create {
+		return nil, &Error{Text: "there are no queues in " + folder, Exit: ExitNoQueue, Err: fs.ErrNotExist}
 	}
-	db, err := openFolder(folder, o)
+	entries, err := os.ReadDir(folder)
+	chosen := err == nil && len(entries) == 0 // a user that has made an empty folder knows where the queues are
+	f, err := openInTime(ctx, folder, o.Notice)
 	if err != nil {
-		return nil, &folderError{folder, err}
+		return nil, err
 	}
-	if missing {
+	if f.err != nil {
+		return nil, &folderError{folder, f.err}
+	}
+	if f.notice != "" {
+		o.Notice("%s", f.notice)
+	}
+	if missing && !chosen {
 		o.Notice("queues are kept in %s", folder)
 	}
-	return db, nil
+	return f.db, nil
+}
+
+// slowOpening is how long a command opens a folder without a word.
+const slowOpening = time.Second
+
+// openInTime opens a folder. It returns errInterrupted as soon as ctx ends. A database that is open later is closed.
+func openInTime(ctx context.Context, folder string, tell func(format string, args ...any)) (openedFolder, error) {
+	opened := make(chan openedFolder)
+	go func() {
+		f := openFolder(folder)
+		select {
+		case opened <- f:
+		case <-ctx.Done():
+			if f.err == nil {
+				_ = f.db.Close()
+			}
+		}
+	}()
+	slow := time.After(slowOpening)
+	for {
+		select {
+		case f := <-opened:
+			return f, nil
+		case <-ctx.Done():
+			return openedFolder{}, errInterrupted
+		case <-slow:
+			tell("still opening %s: the file is large, or another process has the folder and does not answer", folder)
+		}
+	}
 }
 
 // folderError says that a folder with queues cannot be opened.
@@ -75,22 +114,27 @@ type folderError struct {
 func (e *folderError) Error() string { return fmt.Sprintf("open %s: %v", e.folder, e.err) }
 func (e *folderError) Unwrap() error { return e.err }
 
+// openedFolder is the result of openFolder.
+type openedFolder struct {
+	db     *embedded.DB
+	notice string // for the user; may be empty
+	err    error
+}
+
 // openFolder opens a folder. It opens one that this user may not write for reading alone.
-func openFolder(folder string, o EngineOptions) (*embedded.DB, error) {
+func openFolder(folder string) (f openedFolder) {
 	written, readOnly := embedded.ReadOnly(folder)
-	if !readOnly {
-		return embedded.OpenDisk(folder, embedded.Options{})
+	if readOnly {
+		f.db, f.err = embedded.OpenDisk(folder, embedded.Options{ReadOnly: true})
 	}
-	db, err := embedded.OpenDisk(folder, embedded.Options{ReadOnly: true})
-	if errors.Is(err, embedded.ErrLocked) {
-		// A process that may write there has it open. Use the database through that process.
-		return embedded.OpenDisk(folder, embedded.Options{})
-	}
-	if err == nil {
+	if !readOnly || errors.Is(f.err, embedded.ErrLocked) {
+		// If a process that may write there has the folder open, use the database through that process.
+		f.db, f.err = embedded.OpenDisk(folder, embedded.Options{})
+	} else if f.err == nil {
 		asOf := written.UTC().Format("2006-01-02 15:04:05 UTC")
-		o.Notice("%s is read-only: seen as it was last written, %s", folder, asOf)
+		f.notice = fmt.Sprintf("%s is read-only: seen as it was last written, %s", folder, asOf)
 	}
-	return db, err
+	return f
 }
 
 // dataFolder is fdbfifo's folder in the user's data directory, by the XDG base directory rules.
