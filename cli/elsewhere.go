@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,8 @@ type elsewhere struct {
 	paths map[string]string
 	// cut says that the look ended before all was seen.
 	cut bool
+	// failed is why the time of the look was not enough; nil = there is no error to tell.
+	failed error
 }
 
 // foundPlace is a prefix that has queues.
@@ -46,18 +49,20 @@ func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	l := &look{next: []branch{{end: []byte{0xfe}}}, found: make(map[string][]string), reads: lookReads}
+	var e elsewhere
 	for len(l.next) > 0 && l.reads > 0 {
 		_, err := kv.Run(ctx, db, kv.TxOptions{Call: "look elsewhere"}, func(tx kv.Tx, _ kv.Attempt) error {
 			return l.part(ctx, tx.Snapshot())
 		})
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			e.failed = err
 			break
 		}
 		if err != nil {
 			return elsewhere{}, err
 		}
 	}
-	e := elsewhere{cut: l.cut || len(l.next) > 0}
+	e.cut = l.cut || len(l.next) > 0
 	for prefix, queues := range l.found {
 		slices.Sort(queues)
 		e.places = append(e.places, foundPlace{[]byte(prefix), queues})
@@ -207,6 +212,22 @@ const (
 // others returns the places except the one at prefix.
 func (e elsewhere) others(prefix []byte) []foundPlace {
 	return slices.DeleteFunc(slices.Clone(e.places), func(p foundPlace) bool { return bytes.Equal(p.prefix, prefix) })
+}
+
+// errCut says that a list is not the whole.
+var errCut = errors.New("not all keys were read, so there may be more queues: give --prefix")
+
+// incomplete returns an error that says why all was not seen, if cut is set.
+func (e elsewhere) incomplete() error {
+	switch {
+	case !e.cut:
+		return nil
+	case e.failed == nil:
+		return errCut
+	case kv.Code(e.failed) == 0:
+		return fmt.Errorf("not all keys were read, so there may be more queues: no answer within %s", lookTime)
+	}
+	return fmt.Errorf("not all keys were read in %s, so there may be more queues: %w", lookTime, e.failed)
 }
 
 // hint names the places except that of s, as flags of the command; "" if there are none.

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -115,4 +118,37 @@ func TestLookInterrupted(t *testing.T) {
 	var stderr bytes.Buffer
 	err := app.Run(ctx, []string{"queues", "--all"}, nil, io.Discard, &stderr)
 	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
+}
+
+// lookFails is a database whose reads fail in a look for queues under other prefixes.
+type lookFails struct{ kv.DB }
+
+func (db lookFails) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	if o.Call == "look elsewhere" {
+		return fault.Wrap(db.DB, &fault.Plan{Chances: map[fault.Kind]float64{fault.ProcessBehind: 1}}).Begin(o)
+	}
+	return db.DB.Begin(o)
+}
+
+// TestLookWithoutAnswer: a look for queues under other prefixes that the database has not answered in time finds
+// nothing. The commands then name the error of the database. They do not say that there are no queues.
+func TestLookWithoutAnswer(t *testing.T) {
+	for name, code := range map[string]int{"queues --all": ExitFailed, "queues": ExitOK, "stats": ExitNoQueue} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := embedded.OpenMemory(embedded.Options{})
+				defer db.Close()
+				app := &App{Engines: map[string]OpenFunc{"disk": func(context.Context, EngineOptions) (kv.DB, error) {
+					return lookFails{shared{db}}, nil
+				}}}
+				var stdout, stderr bytes.Buffer
+				err := app.Run(t.Context(), strings.Fields(name), nil, &stdout, &stderr)
+				require.Equal(t, code, ExitCode(err), &stderr)
+				require.Empty(t, stdout.String())
+				require.Contains(t, stderr.String(), "not all keys were read")
+				require.Contains(t, stderr.String(), "1037")
+				require.NotContains(t, stderr.String(), "no queues yet")
+			})
+		})
+	}
 }

@@ -182,6 +182,8 @@ func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) err
 		e.Hint = "There are: " + names(there, shownNames) + "." + more
 	case more != "":
 		e.Hint = "There are none under this prefix." + more
+	case others.cut:
+		e.Hint = fmt.Sprintf("There are none under this prefix. Elsewhere %v.", others.incomplete())
 	default:
 		e.Hint = "There are no queues yet: " + s.command("enqueue") + " makes the first."
 	}

@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -72,12 +72,11 @@ func (s *session) tellOthers(ctx context.Context, db kv.DB) error {
 	}
 	if others := found.hint(s); others != "" {
 		s.notice("there are no queues under this prefix%s", others)
+	} else if err := found.incomplete(); err != nil {
+		s.notice("there are no queues under this prefix; %v", err)
 	}
 	return nil
 }
-
-// errCut says that a list is not the whole.
-var errCut = errors.New("not all keys were read, so there may be more queues: give --prefix")
 
 func (s *session) printEverywhere(ctx context.Context, db kv.DB) error {
 	found, err := lookElsewhere(ctx, db)
@@ -99,13 +98,10 @@ func (s *session) printEverywhere(ctx context.Context, db kv.DB) error {
 	}
 	switch {
 	case s.json:
-	case len(found.places) == 0:
-		_, err = fmt.Fprintln(s.stdout, "no queues")
-	default:
+	case len(found.places) > 0:
 		err = s.printTable(t)
+	case !found.cut:
+		_, err = fmt.Fprintln(s.stdout, "no queues")
 	}
-	if err == nil && found.cut {
-		err = errCut
-	}
-	return err
+	return cmp.Or(err, found.incomplete())
 }
