@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -186,7 +187,8 @@ func newArchiveReplayCmd(s *session) *cobra.Command {
 
 It asks on a terminal; a script must give --yes. It works in small steps and disturbs no worker. After an interrupt it
 says how many are done, and prints the id with which --after continues. To continue, give --older with the time since
-the replay began, in place of --all: otherwise it also replays what workers have finished since.`,
+the replay began, in place of --all: otherwise it also replays what workers have finished since. If the outcome of the
+last step is unknown (exit code 9), it prints no such id, but how to look for the messages of that step.`,
 		Example: `  fdbfifo archive replay --group ATL --newer 1h --dry-run`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, after, err := f.filter(s, c)
@@ -224,6 +226,10 @@ the replay began, in place of --all: otherwise it also replays what workers have
 				if usage := asUsageIfOptions(err); usage != err {
 					return usage
 				}
+				if kv.MaybeCommitted(err) {
+					// Messages behind Last may be enqueued already. Last must not be printed as the place to continue.
+					err, report.Last = s.replayUnknown(err, report.Last), nil
+				}
 				// An interrupted replay has a report too, of the messages that it has replayed.
 				return errors.Join(s.printReplay(report, dryRun, err != nil || report.Done == int64(limit) && limit > 0), err)
 			})
@@ -236,6 +242,21 @@ the replay began, in place of --all: otherwise it also replays what workers have
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, and say how many it would be")
 	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; left out, all chosen ones")
 	return c
+}
+
+// replayUnknown adds to the error of a replay, whose last step may be done, how to find out. last is the last message
+// of the steps before; nil = there was none.
+func (s *session) replayUnknown(err error, last *layer.ID) error {
+	list := s.command("archive list")
+	if last != nil {
+		list += " --after " + shellWord(last.String())
+	}
+	return &Error{
+		Text: err.Error(), Err: err,
+		Hint: "To continue, find the first message that is not enqueued again. " + list + " lists the next ones.\n" +
+			"  Messages that are enqueued again have the header " + layer.ReplayHeader + ": " +
+			s.command("peek --header "+layer.ReplayHeader),
+	}
 }
 
 type jsonReplay struct {

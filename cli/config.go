@@ -45,6 +45,9 @@ func newConfigCmd(s *session) *cobra.Command {
 				if errors.As(err, &limit) {
 					return asUsage(err)
 				}
+				if err != nil && version > 0 {
+					return errors.Join(s.printConfig(config, version), s.halfDone(err))
+				}
 				if err != nil {
 					return err
 				}
@@ -55,6 +58,14 @@ func newConfigCmd(s *session) *cobra.Command {
 	c.Flags().StringArrayVar(&set, "set", nil, "`NAME=VALUE` of a setting (repeatable)")
 	s.addActing(c)
 	return c
+}
+
+// halfDone is the error of a change of settings that are stored: the steps behind that were not all done.
+func (s *session) halfDone(err error) error {
+	return &Error{
+		Text: "the settings are stored as above, but the new rate or shards are not everywhere in use: " + err.Error(),
+		Hint: s.command("sweep") + " does the rest. Workers sweep about every ten minutes, too.", Err: err,
+	}
 }
 
 // queueArgument takes the queue's name from the arguments, if they have it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -310,6 +311,13 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 		case onlyOutput(err):
 			err = fmt.Errorf("%s: %w; all of it is done: %s enqueued", inputName(name), err, were(n))
 			return errors.Join(err, s.tellDuplicates(f, duplicates))
+		case kv.MaybeCommitted(err):
+			next := "the first records"
+			if last > 0 {
+				next = fmt.Sprintf("the records behind line %d", last)
+			}
+			return fmt.Errorf("%s: %w; %s enqueued before that; %s may be enqueued, too",
+				inputName(name), err, were(n), next)
 		case last > 0:
 			return fmt.Errorf("%s: %w; %s enqueued before that; to continue, leave out the records up to line %d",
 				inputName(name), err, were(n), last)

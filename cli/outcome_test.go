@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -156,4 +158,111 @@ func TestExitCodeIsTrue(t *testing.T) {
 			}
 		})
 	}
+}
+
+// archivedFolder makes a folder with a queue that has n archived messages in the group g.
+func archivedFolder(t *testing.T, path string, n int) {
+	db, err := embedded.OpenDisk(path, embedded.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	q, err := layer.Create(t.Context(), db, prefix(), "default", layer.Options{
+		Config: layer.Config{Archive: time.Hour},
+	})
+	require.NoError(t, err)
+	for range n {
+		_, err := q.Enqueue(t.Context(), layer.Message{Group: "g", Body: []byte("x")})
+		require.NoError(t, err)
+	}
+	for left := n; left > 0; {
+		claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Max: left})
+		require.NoError(t, err)
+		left -= len(claims[0].Items)
+		require.NoError(t, q.Ack(t.Context(), claims[0]))
+	}
+	require.NoError(t, q.Close(t.Context()))
+}
+
+// failingAt opens folders whose n-th commit lands, and then returns a code that says nothing.
+func failingAt(n int) *App {
+	commits := 0
+	return &App{Engines: map[string]OpenFunc{"disk": func(_ context.Context, o EngineOptions) (kv.DB, error) {
+		db, err := embedded.OpenDisk(o.Arg, embedded.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return fault.Wrap(db, &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+			if commits++; commits == n {
+				return fault.UnnamedApplied
+			}
+			return fault.None
+		}}), nil
+	}}}
+}
+
+// TestUnknownStepIsNoPlaceToContinue: a replay, and an enqueue of a file, whose last step has an unknown outcome names
+// no place to continue behind, because the messages of that step would be enqueued twice. It says how to look.
+func TestUnknownStepIsNoPlaceToContinue(t *testing.T) {
+	t.Parallel()
+	whole := t.TempDir()
+	archivedFolder(t, whole, 120)
+	records := filepath.Join(t.TempDir(), "records.jsonl")
+	require.NoError(t, os.WriteFile(records, bytes.Repeat([]byte("{\"n\":1}\n"), 1200), 0o600))
+	for name, c := range map[string]struct {
+		args, says []string
+	}{
+		"text": {
+			[]string{"archive", "replay", "--all", "--yes"}, []string{"replayed 50 messages", "archive list --after "},
+		},
+		"JSON": {
+			[]string{"archive", "replay", "--all", "--yes", "--json"}, []string{`"number":50`, "archive list --after "},
+		},
+		"file": {
+			[]string{"enqueue", "--file", records},
+			[]string{"500 messages were enqueued before", "behind line 500 may be"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := t.TempDir()
+			require.NoError(t, os.CopyFS(path, os.DirFS(whole)))
+			var stdout, stderr bytes.Buffer
+			args := append(append([]string(nil), c.args...), "--engine", "disk:"+path)
+			err := failingAt(2).Run(t.Context(), args, nil, &stdout, &stderr)
+			require.Equal(t, ExitUnknown, ExitCode(err), "%s%s", &stdout, &stderr)
+			require.NotContains(t, stdout.String(), "--after")
+			require.NotContains(t, stdout.String(), `"last"`)
+			require.NotContains(t, stderr.String(), "to continue, leave out")
+			for _, text := range c.says {
+				require.Contains(t, stdout.String()+stderr.String(), text)
+			}
+		})
+	}
+}
+
+// TestStoredSettingsAreTold: a change of the settings that is stored is printed, also if one of the steps behind fails
+// or is interrupted. The error says that the settings are stored.
+func TestStoredSettingsAreTold(t *testing.T) {
+	t.Parallel()
+	whole := t.TempDir()
+	brokenFolder(t, whole)
+	args := []string{"config", "--set", "shards=4", "--json", "--engine"}
+	requireStored := func(err error, code int, stdout, stderr string) {
+		require.Equal(t, code, ExitCode(err), stderr)
+		require.Contains(t, stdout, `"version":2`)
+		require.Contains(t, stderr, "the settings are stored as above")
+		require.Contains(t, stderr, " sweep does the rest.")
+	}
+	path := t.TempDir()
+	require.NoError(t, os.CopyFS(path, os.DirFS(whole)))
+	var stdout, stderr bytes.Buffer
+	err := failingAt(2).Run(t.Context(), append(args, "disk:"+path), nil, &stdout, &stderr)
+	requireStored(err, ExitUnknown, stdout.String(), stderr.String())
+
+	path = t.TempDir()
+	require.NoError(t, os.CopyFS(path, os.DirFS(whole)))
+	stdout.Reset()
+	stderr.Reset()
+	ctx, interrupt := context.WithTimeoutCause(t.Context(), time.Second, context.Canceled) // of the two that it takes
+	defer interrupt()
+	err = failingAt(0).Run(ctx, append(args, "disk:"+path), nil, &stdout, &stderr)
+	requireStored(err, ExitInterrupted, stdout.String(), stderr.String())
 }

@@ -472,7 +472,8 @@ type ReplayReport struct {
 	Scanned    int64 // archived items looked at
 	Done       int64 // enqueued again; in a dry run: would be
 	Unreadable int64 // chosen, and not readable: Archive lists each with the reason
-	// Last is the last item replayed or passed over; nil = none. Pass Last as After to go on.
+	// Last is the last item replayed or passed over; nil = none. Pass Last as After to continue. If kv.MaybeCommitted
+	// of the error is true, items behind Last may be replayed, too: look for them first.
 	Last *ID
 	// More: there may be more behind Last, because the limit was reached.
 	More bool
@@ -491,7 +492,9 @@ const replayBytes = 1 << 20
 // items are enqueued twice: without Before also the replayed messages that were finished since. Conflicts: as an
 // enqueue.
 //
-// After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
+// After an error, the report says what was done before. If kv.MaybeCommitted of the error is true, the last step may be
+// done, too. The caller must then look for messages whose ReplayHeader names an item behind Last, before it continues:
+// otherwise items are enqueued twice. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
 // ErrClosed, and the engine's.
 func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	if o.DryRun {
