@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -143,30 +144,42 @@ func (t *Telemetry) begin(ctx context.Context, o *layer.Operation) context.Conte
 	if o.Verb == layer.VerbReceive {
 		return ctx
 	}
-	kind := trace.SpanKindClient
-	if o.Verb == layer.VerbEnqueue && !t.o.NoHeaders {
-		kind = trace.SpanKindProducer
+	kind, sends := trace.SpanKindClient, o.Verb == layer.VerbEnqueue && !t.o.NoHeaders
+	var had []map[string]string
+	if sends {
+		kind, had = trace.SpanKindProducer, headersOf(o.Messages)
 	}
 	ctx, _ = t.tracer.Start(ctx, string(o.Verb)+" "+o.Queue, trace.WithSpanKind(kind),
 		trace.WithAttributes(common(o.Queue, o.Verb)...), trace.WithTimestamp(o.Begun))
-	if o.Verb == layer.VerbEnqueue && !t.o.NoHeaders {
-		t.inject(ctx, o)
+	if sends {
+		t.inject(ctx, o, had)
 	}
 	return ctx
 }
 
-// inject puts the trace into the headers of the messages. A message whose headers have no room gets none.
-func (t *Telemetry) inject(ctx context.Context, o *layer.Operation) {
+// headersOf returns copies of the messages' headers. The hook must make them before its first call into OpenTelemetry:
+// such a call may take longer than the operation waits for the hook, and then the maps belong to the caller again.
+func headersOf(messages []layer.Message) []map[string]string {
+	all := make([]map[string]string, len(messages))
+	for i := range messages {
+		all[i] = maps.Clone(messages[i].Headers)
+	}
+	return all
+}
+
+// inject puts the trace into the headers of the messages. A message whose headers have no room gets none. had has the
+// headers of each message.
+func (t *Telemetry) inject(ctx context.Context, o *layer.Operation, had []map[string]string) {
 	carrier := propagation.MapCarrier{}
 	t.o.Headers.Inject(ctx, carrier)
 	size := 0
 	for k, v := range carrier {
 		size += len(k) + len(v)
 	}
-	for i := range o.Messages {
+	for i, headers := range had {
 		room := layer.MaxHeadersSize - size
 		has := false
-		for k, v := range o.Messages[i].Headers {
+		for k, v := range headers {
 			room -= len(k) + len(v)
 			_, same := carrier[k]
 			has = has || same
@@ -243,23 +256,15 @@ func finish(span trace.Span, o *layer.Operation, more []attribute.KeyValue) {
 // receive makes the span of a receive, and counts the received items.
 func (t *Telemetry) receive(ctx context.Context, o *layer.Operation, attrs []attribute.KeyValue) {
 	var links []trace.Link
-	end := o.Begun.Add(o.Took)
 	queue := metric.WithAttributes(system, semconv.MessagingDestinationName(o.Queue))
-	for _, c := range o.Claims {
-		for i := range c.Items {
-			item := &c.Items[i]
-			if link, ok := t.link(item); ok && len(links) < maxLinks {
-				links = append(links, link)
-			}
-			if item.Attempts > 0 {
-				continue
-			}
-			since := item.Enqueued
-			if item.DeliverAt.After(since) {
-				since = item.DeliverAt
-			}
-			t.waited.Record(ctx, max(0, end.Sub(since).Seconds()), queue)
+	headers, waited := received(o)
+	for _, had := range headers {
+		if link, ok := t.link(had); ok && len(links) < maxLinks {
+			links = append(links, link)
 		}
+	}
+	for _, d := range waited {
+		t.waited.Record(ctx, d.Seconds(), queue)
 	}
 	ctx, span := t.tracer.Start(ctx, "receive "+o.Queue, trace.WithSpanKind(trace.SpanKindClient),
 		trace.WithLinks(links...), trace.WithAttributes(attrs...), trace.WithTimestamp(o.Begun.Add(o.Waited)))
@@ -270,9 +275,30 @@ func (t *Telemetry) receive(ctx context.Context, o *layer.Operation, attrs []att
 	}
 }
 
-// link returns a link to the span of an item's enqueue.
-func (t *Telemetry) link(item *layer.Item) (trace.Link, bool) {
-	ctx := t.o.Headers.Extract(context.Background(), propagation.MapCarrier(item.Headers))
+// received returns copies of the received items' headers, and how long each item has waited for its first delivery. The
+// hook must read the claims before its first call into OpenTelemetry, for the reason of headersOf.
+func received(o *layer.Operation) (headers []map[string]string, waited []time.Duration) {
+	end := o.Begun.Add(o.Took)
+	for _, c := range o.Claims {
+		for i := range c.Items {
+			item := &c.Items[i]
+			headers = append(headers, maps.Clone(item.Headers))
+			if item.Attempts > 0 {
+				continue
+			}
+			since := item.Enqueued
+			if item.DeliverAt.After(since) {
+				since = item.DeliverAt
+			}
+			waited = append(waited, max(0, end.Sub(since)))
+		}
+	}
+	return headers, waited
+}
+
+// link returns a link to the span of the enqueue of an item with these headers.
+func (t *Telemetry) link(headers map[string]string) (trace.Link, bool) {
+	ctx := t.o.Headers.Extract(context.Background(), propagation.MapCarrier(headers))
 	at := trace.SpanContextFromContext(ctx)
 	return trace.Link{SpanContext: at}, at.IsValid()
 }
@@ -349,8 +375,9 @@ func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner contex
 	inner = ctx
 	var within context.Context // only if begun
 	var span trace.Span
+	headers := maps.Clone(d.Headers) // the handler may change its own while a call into OpenTelemetry is stuck
 	begun := t.try("the begin of a span", func() {
-		if link, ok := t.link(&d.Item); ok {
+		if link, ok := t.link(headers); ok {
 			options = append(options, trace.WithLinks(link))
 		}
 		within, span = t.tracer.Start(ctx, "process "+d.Queue.Name(), options...)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -311,6 +313,64 @@ func TestHandlingOutlivesTelemetry(t *testing.T) {
 			})
 		}
 	}
+}
+
+// slowHeaders is a propagator whose Extract takes longer than an operation or a handler waits for it. seen gets the
+// header k of each carrier, after the wait.
+type slowHeaders struct {
+	propagation.TraceContext
+	seen chan<- string
+}
+
+func (h slowHeaders) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
+	time.Sleep(600 * time.Millisecond)
+	h.seen <- carrier.Get("k")
+	return h.TraceContext.Extract(ctx, carrier)
+}
+
+// TestLateTelemetryLeavesTheCallersHeaders: when a call into OpenTelemetry takes longer than half a second, the caller
+// may change the headers again. Telemetry reads them only before such a call. A map that is read
+// and written at the same time would end the process. The race detector sees it for the enqueue, whose reads have no
+// other effect.
+func TestLateTelemetryLeavesTheCallersHeaders(t *testing.T) {
+	var slow atomic.Bool
+	var seen chan string
+	change := func(o *otelfifo.Options) {
+		begin := func() {
+			if slow.Load() {
+				time.Sleep(600 * time.Millisecond)
+			}
+		}
+		spans := badSpans{begin: begin, end: func() {}}
+		o.Tracers = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+		seen = make(chan string, 10) // of the bubble
+		o.Headers = slowHeaders{seen: seen}
+	}
+	inScene(t, change, func(s *scene) {
+		headers := map[string]string{"k": "first"}
+		slow.Store(true)
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "g", Headers: headers})
+		require.NoError(t, err)
+		headers["k"] = "second"
+		time.Sleep(time.Second)
+		slow.Store(false)
+		_, err = s.q.Enqueue(s.ctx, layer.Message{Group: "g", Headers: headers})
+		require.NoError(t, err)
+
+		claim := s.receive()
+		for _, item := range claim.Items {
+			item.Headers["k"] = "the caller's"
+		}
+		require.Equal(t, []string{"first", "second"}, []string{<-seen, <-seen}, "the receive")
+		time.Sleep(time.Second)
+
+		d := &worker.Delivery{Queue: s.q, Item: claim.Items[0]}
+		_, end := s.tel.Begin(s.ctx, d)
+		d.Headers["k"] = "the handler's"
+		end(nil)
+		require.Equal(t, "the caller's", <-seen, "the handler")
+		require.NoError(t, s.q.Ack(s.ctx, claim))
+	})
 }
 
 // TestTimeoutWithAnotherError: a handler that fails after its time has a timeout, also if its error does not say so.
