@@ -69,6 +69,15 @@ func TestEmptyTokenOpensNothing(t *testing.T) {
 	}
 }
 
+// TestPagesRest: a page that refreshes itself waits between two looks, whatever Options.Every is. A time whose unit was
+// forgotten would let each open page read the database without a pause.
+func TestPagesRest(t *testing.T) {
+	for _, every := range []time.Duration{1, 20, -time.Second, time.Second} {
+		s := newSite(t, func(o *Options) { o.Every = every })
+		require.GreaterOrEqual(t, s.c.untilNext(time.Unix(0, 0), &view{live: 1}), 100*time.Millisecond, every)
+	}
+}
+
 func newSite(t *testing.T, change func(o *Options)) *site {
 	t.Helper()
 	s := &site{t: t, rec: record.Wrap(embedded.OpenMemory(embedded.Options{})), log: new(bytes.Buffer)}

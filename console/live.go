@@ -67,11 +67,14 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// leastRefresh bounds the time between two looks of a page.
+const leastRefresh = 100 * time.Millisecond
+
 // untilNext is how long a page waits before it looks again. All pages look at the same moments, so that one asks the
 // database and the others get the same answer. The list of queues looks half as often as the pages of one queue,
-// because it costs a transaction for each queue.
+// because it costs a transaction for each queue. No page looks without a pause, whatever Options.Every is.
 func (c *Console) untilNext(now time.Time, v *view) time.Duration {
-	every := time.Duration(v.live) * c.o.Every
+	every := max(time.Duration(v.live)*c.o.Every, leastRefresh)
 	return now.Truncate(every).Add(every).Sub(now)
 }
 

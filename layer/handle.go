@@ -32,10 +32,10 @@ type Options struct {
 	// transaction, and a receive that waits continues to wait after a turn that has reached them. The handle sets Call,
 	// Patient and UntilConflict itself, and Batch for jobs.
 	Tx kv.TxOptions
-	// Poll is the mean pause between two looks of a handle whose receives wait and that is not woken; 0 = 1 s. A lost
-	// wake is noticed after about Poll: the first waiting handle notices it, for the others too. A handle that is not
-	// the first in line looks up to 5 times less often, and up to 17 times less often while those before it are served.
-	// If a look finds that those are dead, the handle looks as often as the first.
+	// Poll is the mean pause between two looks of a handle whose receives wait and that is not woken: 1 ms or more; 0 =
+	// 1 s. A lost wake is noticed after about Poll: the first waiting handle notices it, for the others too. A handle
+	// that is not the first in line looks up to 5 times less often, and up to 17 times less often while those before it
+	// are served. If a look finds that those are dead, the handle looks as often as the first.
 	Poll time.Duration
 	// Config is the configuration which Create writes, and with which Ensure compares the stored configuration. Open
 	// ignores this field and reads the stored configuration.

@@ -53,6 +53,9 @@ const (
 
 	// MaxWait bounds the wait of a receive.
 	MaxWait = time.Hour
+	// minPoll bounds Options.Poll. A time whose unit was forgotten is a few nanoseconds, and a handle that polls so
+	// often would read without a pause.
+	minPoll = time.Millisecond
 	// maxShards bounds the shards of ready hints and timers, because a receive reads all shards.
 	maxShards = 64
 

@@ -244,11 +244,11 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if !utf8.ValidString(o.Owner) {
 		return nil, fmt.Errorf("%w: owner %q", ErrInvalidUTF8, o.Owner)
 	}
-	if o.Poll < 0 {
-		return nil, durationLimit("poll", o.Poll, 0, math.MaxInt64)
-	}
 	if o.Poll == 0 {
 		o.Poll = defaultStagePoll
+	}
+	if o.Poll < minPoll {
+		return nil, durationLimit("poll", o.Poll, minPoll, math.MaxInt64)
 	}
 	o.Poll = min(o.Poll, MaxWait) // no receive waits longer
 	if o.Now == nil {

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -52,11 +53,11 @@ type Options struct {
 	// less than 0.98 of a shorter lease. The worker extends the last two by themselves from then on. If another holder
 	// has such a claim by then, the handler's context ends. Not with Lease.
 	Heartbeat bool
-	// Timeout is when a handler's context ends, after its call. 0 = 1 minute, < 0 = never. The claim is extended
-	// until then, and no more. The result of the handler still counts if the handler returns before the lease ends. At
-	// least two ninths of the lease are left then, or two thirds if Timeout is longer than a third of the lease; less
-	// with HandleTx. Example: with a Timeout of 1 s and a lease below 22.5 s another process may get the item within
-	// the 5 s that follow.
+	// Timeout is when a handler's context ends, after its call: 1 ms or more. 0 = 1 minute, < 0 = never. The claim is
+	// extended until then, and no more. The result of the handler still counts if the handler returns before the lease
+	// ends. At least two ninths of the lease are left then, or two thirds if Timeout is longer than a third of the
+	// lease; less with HandleTx. Example: with a Timeout of 1 s and a lease below 22.5 s another process may get the
+	// item within the 5 s that follow.
 	// A handler that has still not returned 5 s later is stuck: that is reported with its stack, the item counts a
 	// failed attempt when the lease ends, and another goroutine takes the place of the one that is lost. The worker
 	// does not handle the item again while its handler is stuck, but leaves the item to other processes.
@@ -66,7 +67,7 @@ type Options struct {
 	// the worker ends, and Run returns a *StopError that wraps ErrStuck, so that a supervisor starts the process again.
 	StayWhenStuck bool
 	// Poll is how long one receive waits for a group to become ready, before the worker receives again. Waiting
-	// receives are woken, so Poll matters little. 0 = 20 s, at most MaxWait.
+	// receives are woken, so Poll matters little. 1 ms to MaxWait; 0 = 20 s.
 	Poll time.Duration
 	// RetryDelay says how long a group waits after its head has failed with err for the attempts-th time, from 1 on. A
 	// result outside of 0 to MaxDelay is cut to that range. nil = as the queue's retry policy says; the same applies if
@@ -140,6 +141,15 @@ const (
 	defaultTimeout     = time.Minute
 )
 
+// minDuration bounds Poll and Timeout. A time whose unit was forgotten is a few nanoseconds. With such a Poll the
+// worker would receive without a pause, and with such a Timeout each handler would run out of time.
+const minDuration = time.Millisecond
+
+// tooShort returns the error for a time below minDuration.
+func tooShort(what string, got, most time.Duration) error {
+	return &layer.LimitError{What: what, Unit: "ns", Got: int64(got), Min: int64(minDuration), Max: int64(most)}
+}
+
 // maxConcurrency bounds Concurrency, so that a mistyped number does not start a million transactions.
 const maxConcurrency = 10_000
 
@@ -200,6 +210,12 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	}
 	if err := checkConcurrency(o.Concurrency, o.MaxConcurrency); err != nil {
 		return nil, err
+	}
+	if o.Poll > 0 && o.Poll < minDuration {
+		return nil, tooShort("poll", o.Poll, layer.MaxWait)
+	}
+	if o.Timeout > 0 && o.Timeout < minDuration {
+		return nil, tooShort("timeout", o.Timeout, math.MaxInt64)
 	}
 	receive := layer.ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Heartbeat: o.Heartbeat, Wait: o.Poll}
 	if err := receive.Check(layer.Config{}); err != nil {

@@ -213,6 +213,9 @@ func badCalls(e *env) map[string]badCall {
 		"Open poll": {func() error {
 			return last(layer.Open(ctx, e.db, testPrefix, "q", layer.Options{Poll: -1}))
 		}, limit},
+		"Open poll without a unit": {func() error {
+			return last(layer.Open(ctx, e.db, testPrefix, testQueue, layer.Options{Poll: 20}))
+		}, limit},
 		"Drop":      {func() error { return layer.Drop(ctx, e.db, testPrefix, bad, layer.DropOptions{}) }, utf8},
 		"Drop none": {func() error { return layer.Drop(ctx, e.db, testPrefix, "none", layer.DropOptions{}) }, layer.ErrNoQueue},
 		"Queues":    {func() error { return last(layer.Queues(canceled, e.db, testPrefix)) }, context.Canceled},

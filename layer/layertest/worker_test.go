@@ -713,6 +713,7 @@ func TestWorkerOptions(t *testing.T) {
 		for _, o := range []worker.Options{
 			{Concurrency: -1}, {Concurrency: 1 << 20}, {Batch: -1}, {Batch: layer.MaxBatch + 1},
 			{Lease: time.Millisecond}, {Lease: 2 * layer.MaxLease}, {Poll: -1},
+			{Poll: 20}, {Timeout: 30}, // times without a unit
 			{MaxConcurrency: -1}, {MaxConcurrency: 1 << 20}, {Concurrency: 4, MaxConcurrency: 3}, {MaxConcurrency: 7},
 		} {
 			w, err := plainWorker(e.q, func(context.Context, layer.Item) error { return nil }, o)
