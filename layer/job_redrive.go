@@ -26,7 +26,7 @@ type RedriveOptions struct {
 	// Edit, if not nil, is given each message and may change its body and its headers, and nothing else. Edit may run
 	// several times, and must return at once, because it is part of a transaction, which lasts five seconds: a slower
 	// Edit runs again and again until ctx ends. An error ends the redrive before the step at hand, also an error that
-	// wraps a *kv.Error. A dry run does not call Edit.
+	// wraps a *kv.Error. A dry run calls Edit, too, and ends at the same error.
 	Edit func(d DeadLetter, m *Message) error
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
@@ -50,7 +50,8 @@ type DiscardOptions struct {
 type DeadReport struct {
 	Scanned int64 // dead letters looked at
 	Done    int64 // redriven or discarded; in a dry run: would be
-	// Unreadable letters stay where they are: DeadLetters lists each with the reason.
+	// Unreadable letters stay where they are: DeadLetters with Bodies lists each with the reason. With ToTail or Edit a
+	// letter whose body cannot be read is one of them.
 	Unreadable int64
 	Missing    []ID // chosen by id, and no dead letters
 }
@@ -78,8 +79,11 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 	s := deadSweep{
 		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress, toTail: o.ToTail,
 	}
+	if o.ToTail || o.Edit != nil {
+		s.opens = &o
+	}
 	s.size = func(row *deadRow) int64 {
-		if o.ToTail || o.Edit != nil {
+		if s.opens != nil {
 			return row.letter.Size + int64(len(row.value))
 		}
 		return int64(len(row.value))
@@ -183,6 +187,7 @@ type deadSweep struct {
 	removes  bool                               // a discard
 	size     func(row *deadRow) int64           // bytes which do writes for a row
 	do       func(w *txn, rows []deadRow) error // redrives or discards the rows of a step
+	opens    *RedriveOptions                    // do needs the messages of the rows; nil = not
 	report   DeadReport
 	// toTail: the letters go to the tails of their groups. back are those of group that went there already, by the
 	// random of their ids, which they keep. If such a message is dead again, the walk comes to it again, and leaves it.
@@ -280,14 +285,14 @@ type sweptStep struct {
 // or discarded letters, and needs a receipt. Without a receipt, after a commit of unknown outcome the report would miss
 // the letters of the commit, and their ids would be taken for unknown.
 func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
-	done, rows, err := s.choose(walk, tx, width)
+	w := s.q.txn(s.ctx, tx)
+	done, rows, err := s.choose(walk, w, width)
 	if err != nil {
 		return done, false, err
 	}
 	if s.dryRun || len(rows) == 0 {
 		return done, false, s.q.exists(s.ctx, tx)
 	}
-	w := s.q.txn(s.ctx, tx)
 	if err := s.do(w, rows); err != nil {
 		return done, false, err
 	}
@@ -296,14 +301,13 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 
 // choose reads the letters for one transaction: up to width, up to the limit, and about deadStepBytes to write. It
 // returns the step, and the readable letters in it. The reads are at snapshot: do adds the conflicts.
-func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []deadRow, error) {
-	v := s.q.viewOf(s.ctx, tx.Snapshot())
-	step, err := walk.read(&v, width)
+func (s *deadSweep) choose(walk *deadWalk, w *txn, width int) (sweptStep, []deadRow, error) {
+	step, err := walk.read(&w.view, width)
 	out := sweptStep{deadStep: step}
 	if err != nil {
 		return out, nil, err
 	}
-	young, err := tooYoung(s, &v)
+	young, err := tooYoung(s, &w.view)
 	if err != nil {
 		return out, nil, fmt.Errorf("read version: %w", err)
 	}
@@ -322,6 +326,19 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 		if len(rows) > 0 && size > deadStepBytes || s.report.Done+int64(len(rows)) == s.limit {
 			out.cutBefore(i, walk)
 			break
+		}
+		if s.opens != nil { // also of a dry run, which so finds what the run would find
+			err := w.open(row)
+			if s.q.skipsRow(err) {
+				out.unreadable++
+				continue
+			}
+			if err == nil {
+				row.message, err = w.edited(row, s.opens)
+			}
+			if err != nil {
+				return out, nil, err
+			}
 		}
 		rows = append(rows, *row)
 		if s.toTail {
@@ -502,18 +519,32 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	return append(e.Append(make([]byte, 0, len(value)+16)), body...), nil
 }
 
+// open reads the item of a dead letter, with the parts of the body, unless that was done.
+func (w *txn) open(row *deadRow) error {
+	if row.item != nil {
+		return nil
+	}
+	item, err := w.readItem(kv.KV{Key: w.keys.item(row.letter.ID), Value: row.dead.Item})
+	if err == nil {
+		row.item = &item
+	}
+	return err
+}
+
 // edited returns the message of a dead letter, changed by o.Edit if there is one. It reads the parts of the body.
 func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
+	if row.message != nil {
+		return row.message, nil
+	}
 	id := row.letter.ID
-	item, err := w.readItem(kv.KV{Key: w.keys.item(id), Value: row.dead.Item})
-	if err != nil {
+	if err := w.open(row); err != nil {
 		return nil, err
 	}
-	m := item.message()
+	m := row.item.message()
 	if o.Edit == nil {
 		return &m, nil
 	}
-	if err := mend(w, row, &item, &m, o); err != nil {
+	if err := mend(w, row, row.item, &m, o); err != nil {
 		return nil, fmt.Errorf("dead letter %s: %w", id, err)
 	}
 	return &m, nil
@@ -763,6 +794,9 @@ type deadRow struct {
 	value  []byte          // as stored
 	dead   *rec.DeadLetter // the value decoded; nil if unreadable
 	nth    int             // among the letters which the step has looked at, from 0
+	// item is the item with its whole body, message the message that goes back; nil = not made yet.
+	item    *Item
+	message *Message
 }
 
 // deadWalk goes through the dead letters chosen by a filter, a few a transaction. If the filter names ids, the walk

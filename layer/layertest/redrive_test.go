@@ -151,6 +151,62 @@ func TestRedriveStepsByBytes(t *testing.T) {
 	})
 }
 
+// TestDryRunSaysWhatTheRunDoes: a dry run counts the letters that the same run redrives, and has the same error. A
+// letter that cannot be edited as asked is such an error.
+func TestDryRunSaysWhatTheRunDoes(t *testing.T) {
+	for _, tail := range []bool{false, true} {
+		e := newEnv(t, anyEngine, false)
+		e.bury("A", "a", "b", "c")
+		wrong := errors.New("no c")
+		o := layer.RedriveOptions{ToTail: tail, Edit: func(_ layer.DeadLetter, m *layer.Message) error {
+			if string(m.Body) == "c" {
+				return wrong
+			}
+			return nil
+		}}
+		for _, o.DryRun = range []bool{true, false} {
+			report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, o)
+			require.ErrorIs(t, err, wrong, "dry %t", o.DryRun)
+			require.Zero(t, report.Done)
+		}
+		o.Edit = func(_ layer.DeadLetter, m *layer.Message) error { m.Body = append(m.Body, '!'); return nil }
+		for _, o.DryRun = range []bool{true, false} {
+			report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, o)
+			require.NoError(t, err)
+			require.EqualValues(t, 3, report.Done, "dry %t", o.DryRun)
+		}
+		require.Equal(t, []string{"a!", "b!", "c!"}, e.all("A"))
+		e.check()
+	}
+}
+
+// TestRedrivePassesOverALostBody: a letter whose body has lost a part cannot go to the tail, and cannot be edited. It
+// stays, is counted as unreadable, and keeps no other letter from going back.
+func TestRedrivePassesOverALostBody(t *testing.T) {
+	for name, o := range map[string]layer.RedriveOptions{
+		"to the tail": {ToTail: true},
+		"edited":      {Edit: func(layer.DeadLetter, *layer.Message) error { return nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			ids := e.bury("A", "a", strings.Repeat("b", 200_000), "c")
+			part := e.rows(kv.PrefixRange(key("part")))[1]
+			e.write(func(tx kv.Tx) { tx.Clear(part.Key) })
+			for _, o.DryRun = range []bool{true, false} {
+				report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, o)
+				require.NoError(t, err)
+				require.Equal(t, layer.DeadReport{Scanned: 3, Done: 2, Unreadable: 1}, report)
+			}
+			require.Equal(t, []string{"a", "c"}, e.all("A"))
+			e.write(func(tx kv.Tx) { tx.Set(part.Key, part.Value) })
+			left := e.dead()
+			require.Len(t, left, 1)
+			require.Equal(t, ids[1], left[0].ID)
+			e.check()
+		})
+	}
+}
+
 // TestDryRunDoesNothing: a dry run says what would be done, and does nothing.
 func TestDryRunDoesNothing(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
