@@ -687,7 +687,8 @@ var reasonWords = map[Cause]func(r Reason) string{
 		if r.Where != nil {
 			return fmt.Sprintf("its group%s is ready: the next receive by that template gets it", r.by())
 		}
-		return "its group is ready, and " + r.counted("handle", "", "waits", "wait") + ": it is about to be delivered"
+		return "its group is ready, and " + r.counted("handle", "", "waits", "wait") +
+			": it is about to be delivered, unless a handle that waits has died within the last minute"
 	},
 	CauseCorrupt:     func(r Reason) string { return "its group cannot be read: " + strings.TrimSpace(r.Err) },
 	CauseEmpty:       plainReason("there are no messages in the group"),

@@ -99,7 +99,7 @@ func TestWhyRefusesWhatIsNoID(t *testing.T) {
 }
 
 // TestWhyCountsWaitingHandles: Why tells a message for which no handle waits from one that is about to be delivered. A
-// request of a handle that died does not count.
+// request of a handle that died does not count a minute later, and until then the text says that it may have died.
 func TestWhyCountsWaitingHandles(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	id := e.enqueue("A", "a1")[0]
@@ -108,6 +108,9 @@ func TestWhyCountsWaitingHandles(t *testing.T) {
 	deadline := e.clock.now().Add(time.Minute).UnixMilli()
 	e.write(func(tx kv.Tx) { tx.Set(request, tuple.Tuple{"w", int64(1), deadline}.Pack()) })
 	require.Equal(t, []layer.Cause{layer.CauseReady}, e.causes(id))
+	x, err := e.q.Admin().Why(e.ctx, id, nil)
+	require.NoError(t, err)
+	require.Contains(t, x.Reasons[0].String(), "unless a handle that waits has died")
 	e.clock.advance(time.Hour)
 	require.Equal(t, []layer.Cause{layer.CauseNobodyWaits}, e.causes(id))
 	e.write(func(tx kv.Tx) { tx.Clear(request) })
