@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"fdbfifo/internal/strict"
 	"fdbfifo/layer"
 )
 
@@ -118,6 +119,15 @@ const maxRecord = layer.MaxBodySize + 1024 // bytes
 var errLongRecord = fmt.Errorf("the record has more than %d bytes, the most for a message: is a quotation mark open?",
 	layer.MaxBodySize)
 
+// longRecord returns the error for a record that is too long. returns says that the record has carriage returns that
+// may be line ends.
+func longRecord(returns bool) error {
+	if returns {
+		return fmt.Errorf("%w; or %w", errLongRecord, errLineEnds)
+	}
+	return errLongRecord
+}
+
 // fields are the values of the fields that the flags name. "" = the record has no such field.
 type fields struct {
 	group   string
@@ -184,6 +194,9 @@ func checkMessage(m layer.Message) error {
 	return nil
 }
 
+// maxColumns bounds the names of columns that an error repeats.
+const maxColumns = 200 // columns of the screen
+
 // csvSource reads records under a header line. The body of a message is the record as it stands in the file.
 type csvSource struct {
 	o     sourceOptions
@@ -203,8 +216,12 @@ func newCSVSource(in io.Reader, o sourceOptions) (*csvSource, error) {
 	if errors.Is(err, io.EOF) {
 		return nil, &inputError{1, errors.New("there is no header line with the names of the columns")}
 	}
+	// The first bytes of UTF-16 show it only if they are a mark or the text begins with a Latin letter.
+	if line, _, _ := bytes.Cut(s.raw.held, []byte("\n")); bytes.IndexByte(line, 0) >= 0 {
+		return nil, &inputError{1, errWide}
+	}
 	if errors.Is(err, errLongRecord) {
-		return nil, &inputError{1, errLongRecord}
+		return nil, &inputError{1, longRecord(loneReturn(s.raw.held))}
 	}
 	if err != nil {
 		return nil, csvError(err)
@@ -224,9 +241,12 @@ func newCSVSource(in io.Reader, o sourceOptions) (*csvSource, error) {
 		if field.name == "" {
 			continue
 		}
-		if *field.column = slices.Index(header, field.name); *field.column < 0 {
-			there := strings.Join(header, ", ")
+		switch *field.column = slices.Index(header, field.name); {
+		case *field.column < 0:
+			there := oneLine([]byte(strings.Join(header, ", ")), maxColumns)
 			return nil, &inputError{1, fmt.Errorf("there is no column %q; there are %s", field.name, there)}
+		case slices.Contains(header[*field.column+1:], field.name):
+			return nil, &inputError{1, fmt.Errorf("the column %q is there twice: rename one of them", field.name)}
 		}
 	}
 	return s, nil
@@ -235,7 +255,7 @@ func newCSVSource(in io.Reader, o sourceOptions) (*csvSource, error) {
 func (s *csvSource) next() (layer.Message, int, error) {
 	record, err := s.csv.Read()
 	if errors.Is(err, errLongRecord) {
-		return layer.Message{}, 0, &inputError{s.raw.lines + 1, errLongRecord}
+		return layer.Message{}, 0, &inputError{s.raw.lines + 1, longRecord(loneReturn(s.raw.held))}
 	}
 	if err != nil {
 		return layer.Message{}, 0, csvError(err)
@@ -359,7 +379,7 @@ func (s *jsonSource) readLine() ([]byte, error) {
 		s.buf = append(s.buf, piece...)
 		switch {
 		case len(s.buf) > maxRecord:
-			return nil, &inputError{s.line, errLongRecord}
+			return nil, &inputError{s.line, longRecord(bytes.IndexByte(s.buf, '\r') >= 0)}
 		case errors.Is(err, bufio.ErrBufferFull):
 		case errors.Is(err, io.EOF) && len(s.buf) > 0:
 			return s.buf, nil
@@ -387,6 +407,9 @@ func (s *jsonSource) fields(line []byte) (of fields, err error) {
 	if object == nil {
 		return of, errors.New("this is null: a JSON object is wanted")
 	}
+	if err := s.o.checkTwice(line); err != nil {
+		return of, err
+	}
 	if of.group, err = textField(object, s.o.groupField, "the group"); err != nil {
 		return of, err
 	}
@@ -405,6 +428,43 @@ func (s *jsonSource) fields(line []byte) (of fields, err error) {
 	return of, nil
 }
 
+// checkTwice refuses a line that has a field twice which a flag names. A decoder takes the last of the two, and the
+// message could go to another group than its author meant. The body is the line itself, so any other field may be there
+// twice. line is a JSON object.
+func (o *sourceOptions) checkTwice(line []byte) error {
+	named := map[string]int{o.groupField: 0, o.dedupField: 0}
+	for _, h := range o.headerFields {
+		named[h.field] = 0
+	}
+	if delete(named, ""); len(named) == 0 {
+		return nil
+	}
+	in := json.NewDecoder(bytes.NewReader(line))
+	if _, err := in.Token(); err != nil {
+		return err
+	}
+	for in.More() {
+		name, err := in.Token()
+		if err != nil {
+			return err
+		}
+		var value json.RawMessage
+		if err := in.Decode(&value); err != nil {
+			return err
+		}
+		if name, ok := name.(string); ok {
+			n, is := named[name]
+			if n > 0 {
+				return fmt.Errorf("the field %q is there twice", name)
+			}
+			if is {
+				named[name]++
+			}
+		}
+	}
+	return nil
+}
+
 // textField returns a field as text; "" if name is.
 func textField(object map[string]json.RawMessage, name, what string) (string, error) {
 	if name == "" {
@@ -416,6 +476,10 @@ func textField(object map[string]json.RawMessage, name, what string) (string, er
 	}
 	switch value[0] {
 	case '"':
+		if !strict.Whole(value) {
+			return "", fmt.Errorf("field %q, %s, has half of a character: an escape from \\ud800 to \\udfff without "+
+				"its other half", name, what)
+		}
 		var text string
 		err := json.Unmarshal(value, &text)
 		return text, err

@@ -85,6 +85,10 @@ func TestInputIsRecognised(t *testing.T) {
 				require.ErrorIs(t, err, errWide)
 			}
 		}
+		// Some records are longer than a message may be, so the line ends must be looked for before the length counts.
+		long := strings.Repeat(strings.ReplaceAll(text, "\n", "\r"), 3<<20/len(text))
+		_, err = collect(long+long, o)
+		require.ErrorIs(t, err, errLineEnds, format)
 		_, err = collect("\x00\x00\xfe\xff"+text, o)
 		require.ErrorIs(t, err, errWide)
 		for _, end := range []string{"\r", "\r\r\n"} {
@@ -98,6 +102,13 @@ func TestInputIsRecognised(t *testing.T) {
 				continue
 			}
 			require.ErrorIs(t, err, errLineEnds, "%s %q", format, end)
+		}
+	}
+	// Without a mark, and with no Latin letter at the begin.
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		for _, end := range []string{"\n", "\r\n"} {
+			_, err := collect(wide("город,v"+end+"a,1"+end, order, false), sourceOptions{format: "csv"})
+			require.ErrorIs(t, err, errWide)
 		}
 	}
 	got, err := collect("g,v\na,\"x\ry\"\n", sourceOptions{format: "csv", groupField: "g"})
@@ -179,6 +190,35 @@ func TestSlowStreamIsNotHeldBack(t *testing.T) {
 	m, _, err := src.next()
 	require.NoError(t, err)
 	require.Equal(t, "{}", string(m.Body))
+}
+
+// TestFieldsHaveOneMeaning: a field that a flag names says one thing. Two fields of its name, and half of a character,
+// which a decoder would replace, are refused: otherwise the message would go to another group, or be the duplicate of
+// another message. The rest of a line is the body, and may have both.
+func TestFieldsHaveOneMeaning(t *testing.T) {
+	t.Parallel()
+	jsonl := sourceOptions{format: "jsonl", groupField: "g", headerFields: []headerField{{"h", "h"}}}
+	for _, text := range []string{
+		`{"g":"a\ud83d"}`, `{"g":"a","h":"\ude00b"}`, `{"g":"a","g":"b"}`, `{"h":1,"g":"a","h":1}`,
+		`{"\u0067":"a","g":"b"}`,
+	} {
+		_, err := collect("{\"g\":\"x\"}\n"+text+"\n", jsonl)
+		var fault *inputError
+		require.ErrorAs(t, err, &fault, text)
+		require.Equal(t, 2, fault.Line)
+	}
+	for _, text := range []string{
+		`{"g":"a","v":"\ud83d"}`, `{"g":"a","v":1,"v":{"g":2,"g":3}}`, `{"g":"a\ud83d\ude00","h":null}`,
+	} {
+		bodies, err := collect(text, jsonl)
+		require.NoError(t, err, text)
+		require.Len(t, bodies, 1)
+	}
+	csv := sourceOptions{format: "csv", groupField: "g"}
+	_, err := collect("g,v,g\na,1,b\n", csv)
+	require.ErrorContains(t, err, `line 1: the column "g" is there twice`)
+	_, err = collect("g,v,v\na,1,b\n", csv)
+	require.NoError(t, err)
 }
 
 // A record that breaks a limit is named by the line where it begins, before any of it is enqueued, and a record

@@ -198,7 +198,7 @@ func hasNull(text io.Reader) bool {
 func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	var d apiDeed
 	text, err := io.ReadAll(r.Body)
-	if err != nil || strict.UnmarshalKnown(text, &d) != nil {
+	if err != nil || !strict.Whole(text) || strict.UnmarshalKnown(text, &d) != nil {
 		c.fail(w, r, http.StatusBadRequest, "the request is no JSON of an action")
 		return
 	}

@@ -58,11 +58,15 @@ func TestActionsSayTheirGroup(t *testing.T) {
 }
 
 // TestDeedsWithTwoMeanings: a call that has a member twice, or a member whose name differs from the known one in case,
-// does nothing. The template of a call that has a facet twice is refused, too.
+// does nothing. Nor does a call with half of a character, which a decoder would replace: it would be of another group.
+// The template of a call that has a facet twice is refused, too.
 func TestDeedsWithTwoMeanings(t *testing.T) {
 	s := newSite(t, nil)
 	s.enqueue("a", "1")
+	s.enqueue("caf\ufffd", "1")
 	for _, deed := range []string{
+		`{"queue":"orders","verb":"pause","group":"caf\ud800"}`,
+		"{\"queue\":\"orders\",\"verb\":\"pause\",\"group\":\"caf\xe9\"}",
 		`{"queue":"orders","verb":"resume","verb":"pause","group":"a"}`,
 		`{"queue":"orders","verb":"pause","Group":"a"}`,
 		`{"queue":"orders","verb":"pause","group":"b","GROUP":"a"}`, `{"queue":"orders","verb":"pause","group":"a"} {}`,
@@ -74,10 +78,12 @@ func TestDeedsWithTwoMeanings(t *testing.T) {
 		s.c.ServeHTTP(w, r)
 		require.Equal(t, http.StatusBadRequest, w.Code, deed)
 	}
-	info, err := s.q.Admin().Group(t.Context(), "a", nil)
-	require.NoError(t, err)
-	require.Equal(t, layer.Ready, info.Status)
-	_, err = (&deed{in: url.Values{"where": {`{"flight":"a","flight":"b"}`}}}).where()
+	for _, group := range []string{"a", "caf\ufffd"} {
+		info, err := s.q.Admin().Group(t.Context(), group, nil)
+		require.NoError(t, err)
+		require.Equal(t, layer.Ready, info.Status)
+	}
+	_, err := (&deed{in: url.Values{"where": {`{"flight":"a","flight":"b"}`}}}).where()
 	require.ErrorIs(t, err, errAsk)
 }
 

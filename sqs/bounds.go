@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strconv"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+
+	"fdbfifo/internal/strict"
 )
 
 const (
@@ -26,7 +26,7 @@ var errTooMany = fmt.Errorf("it has more than %d values", maxValues)
 // before a value: commas and opening brackets outside of texts. It also refuses what the decoder would replace: bytes
 // that are no UTF-8, and halves of surrogate pairs. Two different messages could else become the same.
 func checkValues(text []byte) error {
-	if !utf8.Valid(text) {
+	if !strict.Whole(text) {
 		return fail(schemas.InvalidMessageContents, "%s", badCharacters)
 	}
 	n, quoted := 0, false
@@ -34,12 +34,6 @@ func checkValues(text []byte) error {
 		switch b := text[i]; {
 		case quoted && b == '\\':
 			i++
-			if r := escaped(text[i-1:]); utf16.IsSurrogate(r) {
-				if i += len(`uXXXX`); utf16.DecodeRune(r, escaped(text[i:])) == utf8.RuneError {
-					return fail(schemas.InvalidMessageContents, "%s", badCharacters)
-				}
-				i++ // the rest of the second half is plain
-			}
 		case b == '"':
 			quoted = !quoted
 		case !quoted && (b == ',' || b == '[' || b == '{'):
@@ -49,18 +43,6 @@ func checkValues(text []byte) error {
 		}
 	}
 	return nil
-}
-
-// escaped returns the character that text begins with as an escape, such as \uD83D; 0 = it begins with none.
-func escaped(text []byte) rune {
-	if len(text) < len(`\uXXXX`) || text[0] != '\\' || text[1] != 'u' {
-		return 0
-	}
-	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
-	if err != nil {
-		return 0
-	}
-	return rune(n)
 }
 
 // checkParameters refuses a request of the Query protocol with a parameter of two values, or that is no UTF-8.

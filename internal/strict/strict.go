@@ -8,9 +8,45 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf16"
+	"unicode/utf8"
 )
+
+// Whole reports whether a decoder keeps every character of a text of JSON. It does not keep bytes that are no UTF-8,
+// and escapes of half a surrogate pair. Each becomes U+FFFD, so two different texts could become the same.
+func Whole(text []byte) bool {
+	if !utf8.Valid(text) {
+		return false
+	}
+	for {
+		i := bytes.IndexByte(text, '\\')
+		if i < 0 {
+			return true
+		}
+		text = text[i:]
+		if r := escaped(text); utf16.IsSurrogate(r) {
+			if text = text[len(`\uXXXX`):]; utf16.DecodeRune(r, escaped(text)) == utf8.RuneError {
+				return false
+			}
+		}
+		text = text[min(2, len(text)):] // the rest of an escape is plain
+	}
+}
+
+// escaped returns the character that text begins with as an escape, such as \uD83D; 0 = it begins with none.
+func escaped(text []byte) rune {
+	if len(text) < len(`\uXXXX`) || text[0] != '\\' || text[1] != 'u' {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return 0
+	}
+	return rune(n)
+}
 
 // Unmarshal is json.Unmarshal, and returns an error if an object anywhere in the text has a member twice, or a member
 // whose name differs from a field of v only in case. It then leaves v as it is.
@@ -97,14 +133,14 @@ func (r *reader) object(t reflect.Type) error {
 			return err
 		}
 		if seen[name] {
-			return fmt.Errorf("the member %q is there twice", name)
+			return fmt.Errorf("the member %.200q is there twice", name)
 		}
 		seen[name] = true
 		if fields != nil {
 			of = fields[name]
 			for field := range fields {
 				if of == nil && strings.EqualFold(field, name) {
-					return fmt.Errorf("the member %q is written %q", name, field)
+					return fmt.Errorf("the member %.200q is written %q", name, field)
 				}
 			}
 		}

@@ -2,6 +2,7 @@ package strict
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,23 @@ type outer struct {
 type own struct{ got string }
 
 func (o *own) UnmarshalJSON(b []byte) error { o.got = string(b); return nil }
+
+// TestWhole: a text of which a decoder would replace a character is told from all others, so two texts that are
+// different stay different.
+func TestWhole(t *testing.T) {
+	for text, whole := range map[string]bool{
+		`{"a":"b"}`: true, `"\u00e9"`: true, `"\ud83d\ude00"`: true, `"\\ud83d"`: true, `"\n\\"`: true,
+		`"\\\ud83d\ude00"`: true, `"\ud83d"`: false, `"a\ud83dx"`: false, `"\ude00\ud83d"`: false,
+		`"\ud83d\ud83d\ude00"`: false, `"\\\ud83d"`: false,
+		"\"\xff\"": false, `"\ud83d\n\ude00"`: false, `"\`: true, `"\ud8`: true,
+	} {
+		require.Equal(t, whole, Whole([]byte(text)), text)
+		var decoded string
+		if json.Unmarshal([]byte(text), &decoded) == nil {
+			require.Equal(t, whole, !strings.Contains(decoded, "\ufffd"), text)
+		}
+	}
+}
 
 // TestOneMeaning: a member has one meaning at each depth, in a struct, a map, a list and a raw text. A name in a map
 // may differ from another name, or from a field, in case.
