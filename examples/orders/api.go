@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"fdbfifo/kv"
@@ -23,12 +24,35 @@ import (
 // and what each process serves, see operator.
 func (p *process) api(ctx context.Context) error { return p.serve(ctx, p.routes()) }
 
+// routes refuses the requests that web pages of other sites send, because a browser on this machine reaches the
+// loopback addresses, too. http.CrossOriginProtection refuses their writes. The check of the host refuses their reads:
+// such a site can give the address 127.0.0.1 to its own name, and the browser then takes the answer for the site's own.
 func (p *process) routes() http.Handler {
 	mux := p.operator()
 	mux.HandleFunc("POST /orders", p.postOrder)
 	mux.HandleFunc("GET /orders/{id}", p.getOrder)
 	mux.HandleFunc("GET /customers/{id}/ledger", p.getLedger)
-	return mux
+	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !ownName(r) {
+			http.Error(w, "this service is reached as localhost, or by its address", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+}
+
+// ownName reports whether the host that the client has asked for may be this service. On a loopback address only
+// localhost and addresses may be.
+func ownName(r *http.Request) bool {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok || !at.IP.IsLoopback() {
+		return true
+	}
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil
 }
 
 // serve answers requests until ctx ends, and lets those under way finish.

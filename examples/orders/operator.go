@@ -19,7 +19,7 @@ import (
 //	POST /admin/pause           no worker is given work; {"by":"…","reason":"…"}
 //	POST /admin/resume
 //
-// A service would keep these from the public, and ask who calls.
+// A service would keep these from the public, and ask who calls. See routes for the web pages of other sites.
 func (p *process) operator() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", p.health)

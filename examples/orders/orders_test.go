@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -263,6 +264,33 @@ func TestProve(t *testing.T) {
 			require.Error(t, v.err())
 		})
 	}
+}
+
+// TestOtherSites: a web page of another site, open in a browser on this machine, can neither pause the queue nor read
+// what is in it. The page may have a name of its own for 127.0.0.1. Everything else on this machine can.
+func TestOtherSites(t *testing.T) {
+	p := open(t)
+	loopback := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080}
+	local := context.WithValue(t.Context(), http.LocalAddrContextKey, loopback)
+	status := func(method, path, host string, header http.Header) int {
+		r := httptest.NewRequestWithContext(local, method, path, strings.NewReader("{}"))
+		r.Host, r.Header = host, header
+		w := httptest.NewRecorder()
+		p.routes().ServeHTTP(w, r)
+		return w.Code
+	}
+	const own = "127.0.0.1:8080"
+	require.Equal(t, 403, status("POST", "/admin/pause", own, http.Header{"Sec-Fetch-Site": {"cross-site"}}))
+	require.Equal(t, 403, status("POST", "/admin/pause", own, http.Header{"Origin": {"https://evil.example"}}))
+	rebound := http.Header{"Sec-Fetch-Site": {"same-origin"}}
+	require.Equal(t, 403, status("GET", "/admin/dead", "evil.example:8080", rebound))
+	_, paused, err := p.shop.queue.Admin().Paused(t.Context())
+	require.NoError(t, err)
+	require.False(t, paused)
+	for _, host := range []string{own, "localhost:8080", "localhost", "[::1]:8080", "[::1]"} {
+		require.Equal(t, 200, status("GET", "/admin/dead", host, http.Header{}), host)
+	}
+	require.Equal(t, 200, status("POST", "/admin/pause", own, http.Header{}))
 }
 
 // TestCommands: what a user mistypes is said; verify prints the ledger's figures.
