@@ -273,6 +273,30 @@ func TestWorkCannotRunTheCommand(t *testing.T) {
 	requireGivenBack(t, q, 2)
 }
 
+// TestFindWantsAGroup: where duplicates are looked for within groups, find without a group does not say that a message
+// is unknown which is in the queue.
+func TestFindWantsAGroup(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 0)
+	_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.DedupInGroup = true })
+	require.NoError(t, err)
+	_, err = q.Enqueue(t.Context(), layer.Message{Group: "a", DedupID: "order-1"})
+	require.NoError(t, err)
+	for _, test := range []struct {
+		flags []string
+		code  int
+		says  string
+	}{
+		{nil, ExitUsage, "--group or --default-group"}, {[]string{"--group", "a"}, ExitOK, "waiting"},
+		{[]string{"--default-group"}, ExitOK, "unknown"},
+	} {
+		var said bytes.Buffer
+		err := app.Run(t.Context(), append([]string{"find", "order-1"}, test.flags...), nil, &said, &said)
+		require.Equal(t, test.code, ExitCode(err), said.String())
+		require.Contains(t, said.String(), test.says)
+	}
+}
+
 // TestWorkWithoutAShell: the same if there is no shell.
 func TestWorkWithoutAShell(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())

@@ -13,7 +13,7 @@ const findHelp = `Say where the message with a dedup id is: for those who know t
 It prints the message's id, which why, cancel, reschedule, replace and edit take. It changes nothing.
 
 A message is found as long as its dedup id is remembered: see config, dedup_for and dedup_window. One that is not found
-is "unknown", and no error. Where duplicates are looked for within groups (dedup_scope), --group says in which.`
+is "unknown", and no error. Where duplicates are looked for within groups (dedup_scope), --group must say in which.`
 
 func newFindCmd(s *session) *cobra.Command {
 	var group groupFlag
@@ -32,6 +32,10 @@ func newFindCmd(s *session) *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if group.given() == nil && q.Config().DedupInGroup {
+					return usagef("queue %q looks for duplicates within groups: give --group or --%s", s.queue,
+						defaultGroup)
+				}
 				f, err := q.Find(c.Context(), group.name, args[0])
 				if err != nil {
 					return asUsageIfOptions(err)
