@@ -39,6 +39,15 @@ type notRun struct {
 	text string
 }
 
+// shortage says that the system has no room for another process or its pipes. The next attempt may find room.
+type shortage struct{ err error }
+
+func (e *shortage) Error() string { return "--exec: the shell cannot be started now: " + e.err.Error() }
+func (e *shortage) Unwrap() error { return e.err }
+
+// shortages are the errors that pass when other processes end.
+var shortages = []error{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM}
+
 func (e *notRun) Error() string {
 	if e.code < 0 {
 		return "--exec: the shell cannot be started: " + e.text
@@ -52,7 +61,7 @@ func (e *notRun) Error() string {
 
 // run runs the command with the item's body on its stdin. When ctx ends, run kills the command and its children. A
 // command that has ended with exit code 0 has done its work, also if ctx ends while run waits for the rest of its
-// output. Errors: *notRun, those of the command and of its output.
+// output. Errors: *notRun, *shortage, those of the command and of its output.
 func (c *command) run(ctx context.Context, item layer.Item) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", c.line)
 	cmd.Stdin = bytes.NewReader(item.Body)
@@ -85,6 +94,8 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	}
 	text := last.text()
 	switch code := cmd.ProcessState.ExitCode(); {
+	case cmd.ProcessState == nil && slices.ContainsFunc(shortages, func(e error) bool { return errors.Is(err, e) }):
+		return &shortage{err}
 	case cmd.ProcessState == nil && !errors.Is(err, syscall.E2BIG): // E2BIG: the headers of this item are too long
 		return &notRun{-1, err.Error()}
 	case lost == nil && (code == 126 || code == 127):

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 )
 
@@ -271,6 +274,85 @@ func TestWorkCannotRunTheCommand(t *testing.T) {
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 1 given back")
 	requireGivenBack(t, q, 2)
+}
+
+// TestWorkInFewFiles is a process whose commands need more open files than it may have. Another test starts it.
+func TestWorkInFewFiles(t *testing.T) {
+	if os.Getenv(fewFiles) == "" {
+		t.Skip("of another test, which starts it")
+	}
+	const groups = 20
+	var r syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r))
+	r.Cur = 40
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &r))
+	for _, ends := range [][]string{{"--until-empty"}, {"--max", fmt.Sprint(groups)}} {
+		app, q := onMemory(t, 0)
+		_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
+		require.NoError(t, err)
+		for i := range groups {
+			_, err := q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint(i)})
+			require.NoError(t, err)
+		}
+		var stderr bytes.Buffer
+		args := append([]string{"work", "--exec", "sleep 0.3", "--workers", fmt.Sprint(groups)}, ends...)
+		err = app.Run(t.Context(), args, nil, io.Discard, &stderr)
+		require.NoError(t, err, stderr.String())
+		require.Contains(t, stderr.String(), fmt.Sprintf("handled %d messages, 0 failed", groups))
+		require.Contains(t, stderr.String(), "too many open files")
+		require.Contains(t, stderr.String(), "use fewer --workers")
+		requireGivenBack(t, q, 0)
+	}
+}
+
+// TestWorkWaitsForRoom: work continues when the system has no room for another process. The messages count no attempt,
+// and are handled when other commands have ended.
+func TestWorkWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	c := exec.Command(os.Args[0], "-test.run", "^TestWorkInFewFiles$")
+	c.Env = append(os.Environ(), fewFiles+"=1")
+	said, err := c.CombinedOutput()
+	require.NoError(t, err, string(said))
+}
+
+// TestWorkWithoutStderr: the exit code of work says how the work went, also if the summary cannot be written.
+func TestWorkWithoutStderr(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 3)
+	err := app.Run(t.Context(), []string{"work", "--exec", "true", "--until-empty"}, nil, io.Discard, full{})
+	require.NoError(t, err)
+	requireGivenBack(t, q, 0)
+}
+
+// TestUntilEmptyOfATemplate: work that advances the messages of a template ends when none agrees with the template,
+// although all of them are still in the queue.
+func TestUntilEmptyOfATemplate(t *testing.T) {
+	t.Parallel()
+	for _, group := range [][]string{nil, {"--group", "g0"}} {
+		db := embedded.OpenMemory(embedded.Options{})
+		config := layer.Config{Facets: []string{"state"}, Views: "*; state"}
+		q, err := layer.Create(t.Context(), db, prefix(), "default", layer.Options{Config: config})
+		require.NoError(t, err)
+		for i := range 3 {
+			m := layer.Message{Group: fmt.Sprint("g", i), Headers: map[string]string{"state": "NEW"}}
+			_, err := q.Enqueue(t.Context(), m)
+			require.NoError(t, err)
+		}
+		open := func(context.Context, EngineOptions) (kv.DB, error) { return shared{db}, nil }
+		app := &App{Engines: map[string]OpenFunc{"disk": open}}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		var stderr bytes.Buffer
+		args := []string{"work", "--exec", "true", "--until-empty", "--where", "state=NEW", "--advance", "state=PAID"}
+		err = app.Run(ctx, append(args, group...), nil, io.Discard, &stderr)
+		stop()
+		require.NoError(t, err, stderr.String())
+		left, err := q.Admin().Groups(t.Context(), layer.GroupsOptions{Where: layer.Template{"state": "PAID"}})
+		require.NoError(t, err)
+		require.Len(t, left.Groups, 3-len(group)) // one if a group is named
+		requireGivenBack(t, q, 3)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	}
 }
 
 // TestFindWantsAGroup: where duplicates are looked for within groups, find without a group does not say that a message

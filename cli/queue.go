@@ -206,14 +206,14 @@ func (s *session) tellNamesakes(ctx context.Context, db kv.DB) error {
 }
 
 // empty reports whether the queue has no items at all, held ones included.
-func empty(ctx context.Context, q *layer.Queue) (bool, error) { return emptyOf(ctx, q, nil) }
+func empty(ctx context.Context, q *layer.Queue) (bool, error) { return emptyOf(ctx, q, nil, nil) }
 
 // emptyOf is empty for a group; nil = the whole queue.
-func emptyOf(ctx context.Context, q *layer.Queue, group *string) (bool, error) {
+func emptyOf(ctx context.Context, q *layer.Queue, group *string, where layer.Template) (bool, error) {
 	if group != nil {
-		info, err := q.Admin().Group(ctx, *group, nil)
+		info, err := q.Admin().Group(ctx, *group, where)
 		return err == nil && info.Depth == 0, err
 	}
-	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1, Where: where})
 	return err == nil && len(page.Groups) == 0, err
 }

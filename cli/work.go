@@ -115,7 +115,7 @@ func newWorkCmd(s *session) *cobra.Command {
 		"a message that is handled stays in its place, with the facets of this `TEMPLATE`, as state=PAID")
 	s.beside.add(c)
 	s.addLog(c, workersLog)
-	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
+	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when no message is left that it may take")
 	return c
 }
 
@@ -209,7 +209,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	s.beside.watch(q, worker)
 	begun := s.app.Now()
 	worker.Start()
-	err = w.watch(ctx, q, f.group.given(), f.untilEmpty)
+	err = w.watch(ctx, q, f)
 	interrupted := ctx.Err() != nil && !w.isEnough()
 	told := make(chan struct{})
 	go func() { // the output may be a pipe without a reader
@@ -311,10 +311,10 @@ const watchEvery = 50 * time.Millisecond
 const stillAfter = 10 * time.Second
 
 // watch returns when work is to end: ctx has ended, the queue is empty, or an error leaves no other way.
-func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, untilEmpty bool) error {
+func (w *working) watch(ctx context.Context, q *layer.Queue, f workFlags) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
-	moved, ended := time.Now(), int64(0)
+	moved, ended, rest := time.Now(), int64(0), time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -326,10 +326,12 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, unti
 		case <-ticker.C:
 		}
 		w.progress.set(w.handled.Load())
-		if !untilEmpty {
+		if !f.untilEmpty || time.Now().Before(rest) {
 			continue
 		}
-		over, err := emptyOf(ctx, q, group)
+		begun := time.Now()
+		over, err := emptyOf(ctx, q, f.group.given(), f.where.template)
+		rest = time.Now().Add(3 * time.Since(begun)) // with a template each group is looked at, which may take long
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -351,12 +353,15 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 		return &worker.RetryError{Uncounted: true, Err: errUntried}
 	default:
 	}
+	tried := true
 	if w.max > 0 {
 		if w.started.Add(1) > w.max {
 			return w.leave(ctx)
 		}
 		defer func() {
-			if w.tried.Add(1) == w.max {
+			if !tried {
+				w.started.Add(-1)
+			} else if w.tried.Add(1) == w.max {
 				close(w.enough)
 			}
 		}()
@@ -365,6 +370,7 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 	defer w.running.Add(-1)
 	err := w.command.run(ctx, d.Item)
 	var not *notRun
+	var short *shortage
 	var output *outputError
 	switch {
 	case err == nil:
@@ -372,6 +378,11 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 	case errors.As(err, &output), errors.Is(err, errInterrupted): // print has ended work, or was ended itself
 		w.cutOff.Add(1)
 		return &worker.RetryError{Uncounted: true, Err: errUntried}
+	case errors.As(err, &short):
+		tried = false
+		w.tell(short.Error() + ": the message is given back and counts no attempt; use fewer --workers, or raise the " +
+			"limits with ulimit -n or -u")
+		return &worker.RetryError{Uncounted: true, After: shortPause, Err: errUntried}
 	case errors.As(err, &not):
 		w.cutOff.Add(1)
 		w.end(&Error{Text: not.Error(), Hint: notRunHint, Err: not})
@@ -383,6 +394,9 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 	}
 	return err
 }
+
+// shortPause is how long a message waits when there was no room for a process.
+const shortPause = time.Second
 
 const notRunHint = `No failed attempt was counted: the message was given back. Correct --exec, and run work again. A
   script that ends with 126 or 127 for a reason of its own must use another exit code.`
@@ -443,7 +457,8 @@ func (w *working) summary(begun time.Time, dead int64) error {
 	if w.s.json {
 		return printJSON(w.s.stdout, r)
 	}
-	_, err := fmt.Fprintf(w.s.stderr, "fdbfifo: handled %s, %s failed, %s given back, in %.1f s\n",
+	// All is done, and the exit code says how it went. So a stderr that takes no more text is not an error.
+	_, _ = fmt.Fprintf(w.s.stderr, "fdbfifo: handled %s, %s failed, %s given back, in %.1f s\n",
 		plural(r.Handled, "message"), commas(r.Failed), commas(r.GivenBack), r.Seconds)
-	return err
+	return nil
 }
