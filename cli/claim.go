@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -151,10 +150,7 @@ func (s *session) receive(ctx context.Context, q *layer.Queue, o layer.ReceiveOp
 	}
 	for i, c := range claims {
 		if err := printJSON(s.stdout, s.newJSONClaim(c)); err != nil {
-			return &Error{
-				Text: err.Error(), Hint: "The claims that could not be printed were given back. Receive again.",
-				Err: errors.Join(err, s.giveBack(ctx, q, claims[i:])),
-			}
+			return s.unprinted(ctx, q, o, claims[i:], err)
 		}
 	}
 	return nil
@@ -181,6 +177,24 @@ func waits(n int64) string {
 	return plural(n, "message") + " wait"
 }
 
+// unprinted gives back claims that could not be printed, and returns the error.
+func (s *session) unprinted(
+	ctx context.Context, q *layer.Queue, o layer.ReceiveOptions, claims []*layer.Claim, err error,
+) error {
+	again := "Receive again."
+	if o.ReceiveID != "" { // with the same one it would get those that have ended, which is nothing
+		again = "Receive again, with another --receive-id."
+	}
+	hint := "The claims that could not be printed were given back. "
+	kept := s.giveBack(ctx, q, claims)
+	text := err.Error()
+	if kept != nil {
+		text += "\n" + kept.Error()
+		hint = "A claim that was not given back is held until its lease ends, and the others were given back. "
+	}
+	return &Error{Text: text, Hint: hint + again, Err: errors.Join(err, kept)}
+}
+
 // giveBack returns claims that could not be printed. It counts no attempt.
 func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.Claim) error {
 	ctx, cancel := ending(ctx)
@@ -188,7 +202,7 @@ func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.
 	var failed []error
 	for _, c := range claims {
 		if err := q.Nack(ctx, c, layer.NackOptions{Release: true}); err != nil {
-			failed = append(failed, err)
+			failed = append(failed, fmt.Errorf("group %s was not given back: %w", display(c.Group), err))
 			continue
 		}
 		s.notice("gave back group %s, whose claim could not be printed", display(c.Group))
@@ -223,7 +237,12 @@ func (f *claimFlags) add(c *cobra.Command) {
 	c.Flags().Var(&f.where, "where", "the `TEMPLATE` of the claim, if it has one")
 	c.Flags().Var(&f.hold, "hold", "the `ID` of its message, if the claim is of one message alone")
 	c.Flags().Int64Var(&f.token, "token", 0, "the token of the claim, `N`")
-	c.Args = cobra.MaximumNArgs(1)
+	c.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usagef("give one FILE of claims, or none for stdin")
+		}
+		return nil
+	}
 }
 
 // read returns the claims in the command's input, and makes their queue the command's.
@@ -242,11 +261,12 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 	if len(args) > 0 {
 		name = args[0]
 	}
-	text, err := s.readInput(c.Context(), name)
+	in, err := s.openClaims(c.Context(), name)
 	if err != nil {
 		return nil, err
 	}
-	claims, err := s.readClaims(c, bytes.NewReader(text))
+	defer in.Close()
+	claims, err := s.readClaims(c, in)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", inputName(name), err)
 	}
@@ -256,15 +276,44 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 	return claims, nil
 }
 
-// readInput reads a file, or stdin if it is "-".
-func (s *session) readInput(ctx context.Context, name string) ([]byte, error) {
+// openClaims opens a file, or stdin if it is "-". The caller must close it.
+func (s *session) openClaims(ctx context.Context, name string) (io.ReadCloser, error) {
 	if name != "-" {
-		return waitFor(ctx, func() ([]byte, error) { return os.ReadFile(name) })
+		file, err := openFile(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return claimFile{untilInterrupted(ctx, file), file}, nil
 	}
 	if s.app.terminal(s.stdin) {
 		return nil, usagef("stdin is a terminal: give a file or a pipe with the claims that receive has printed")
 	}
-	return io.ReadAll(untilInterrupted(ctx, s.stdin))
+	return io.NopCloser(untilInterrupted(ctx, s.stdin)), nil
+}
+
+// claimFile is a file of claims whose reads end when the command is interrupted.
+type claimFile struct {
+	io.Reader
+	io.Closer
+}
+
+// maxClaim bounds a line of a file of claims. A receive has less than 8 MiB of bodies, and an escape has six bytes for
+// one.
+const maxClaim = 64 << 20 // bytes
+
+// perClaim reads at most left bytes, so that a file that has no claims is not read into memory.
+type perClaim struct {
+	r    io.Reader
+	left int
+}
+
+func (p *perClaim) Read(b []byte) (int, error) {
+	if p.left <= 0 {
+		return 0, fmt.Errorf("more than %s bytes without an end of a claim", commas(maxClaim))
+	}
+	n, err := p.r.Read(b[:min(len(b), p.left)])
+	p.left -= n
+	return n, err
 }
 
 func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, error) {
@@ -274,7 +323,9 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 	if err != nil {
 		return nil, err
 	}
-	for decoder := json.NewDecoder(plain); ; {
+	bounded := &perClaim{r: plain}
+	for decoder := json.NewDecoder(bounded); ; {
+		bounded.left = maxClaim
 		var read struct {
 			jsonClaim
 			Group *string `json:"group"` // "" is the default group, and none is no claim
@@ -286,6 +337,9 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 		}
 		if errors.Is(err, io.EOF) {
 			return claims, nil
+		}
+		if errors.Is(err, errInterrupted) {
+			return nil, err
 		}
 		if err != nil {
 			return nil, fmt.Errorf("this is no claim: %w", jsonWords(err))

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -47,8 +48,8 @@ func (s *session) decodeAll(ctx context.Context, args []string) error {
 	}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxDecodeLine)
-	decoded := 0
-	for n := 1; lines.Scan(); n++ {
+	decoded, n := 0, 1
+	for ; lines.Scan(); n++ {
 		if notAPair(lines.Text()) {
 			continue
 		}
@@ -56,6 +57,9 @@ func (s *session) decodeAll(ctx context.Context, args []string) error {
 		if err := s.decode(s.prefix(), lines.Text()); err != nil {
 			return &inputError{n, err}
 		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return &inputError{n, fmt.Errorf("the line has more than %s bytes", commas(maxDecodeLine))}
 	}
 	if decoded == 0 && lines.Err() == nil {
 		s.notice("stdin has no keys")
@@ -140,7 +144,7 @@ func (s *session) printDecoded(prefix []byte, l line) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s is not a tuple: %w", tuple.Printable(l.key), err)
+		return fmt.Errorf("%.200s is not a tuple: %w", tuple.Printable(l.key), err)
 	}
 	d, known, err := layer.Describe(prefix, l.key, l.value)
 	if err != nil {

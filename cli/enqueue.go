@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -282,7 +283,7 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 		if in == nil || !seekable(in) {
 			copied, err := spool(stream)
 			if err != nil {
-				return fmt.Errorf("%w; nothing was enqueued", err)
+				return unspooled(err)
 			}
 			defer os.Remove(copied.Name())
 			defer copied.Close()
@@ -401,6 +402,18 @@ func spool(in io.Reader) (*os.File, error) {
 	return file, nil
 }
 
+// unspooled returns the error for an input that could not be copied. If the folder for temporary files has no room, the
+// database may have some, and nothing is confirmed yet.
+func unspooled(err error) error {
+	text := err.Error() + "; nothing was enqueued"
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w; nothing was enqueued", err)
+	}
+	hint := "The input is copied to " + os.TempDir() + " and checked first. Make room there, set TMPDIR to another\n" +
+		"  folder, or give --partial, which copies nothing."
+	return &Error{Text: text, Hint: hint, Err: err}
+}
+
 // validate reads the whole input and returns the number of its messages.
 func (s *session) validate(ctx context.Context, in io.Reader, o sourceOptions) (int64, error) {
 	src, err := newSource(untilInterrupted(ctx, in), o)
@@ -484,14 +497,38 @@ type yielded struct {
 	err  error
 }
 
-// readAhead reads src until it ends or ctx does. Code that waits for the channel must look at ctx too.
-func readAhead(ctx context.Context, src source) <-chan yielded {
-	records := make(chan yielded, enqueueBatch)
+// units returns how many units of the read-ahead the message takes.
+func (y *yielded) units() int { return 1 + len(y.m.Body)/aheadUnit }
+
+// ahead is the records that were read and are not in a batch yet. Code that waits for a record must look at the context
+// of readAhead too.
+type ahead struct {
+	records chan yielded
+	taken   chan struct{} // a token for each unit of the records, so that large records do not fill the memory
+}
+
+// The read-ahead has at most 8 MiB of bodies, and enqueueBatch small messages. The largest message needs 257 units.
+const (
+	aheadUnit  = 16 << 10 // bytes
+	aheadUnits = 512
+)
+
+// readAhead reads src until it ends or ctx does.
+func readAhead(ctx context.Context, src source) *ahead {
+	a := &ahead{make(chan yielded, enqueueBatch), make(chan struct{}, aheadUnits)}
 	go func() {
 		for {
 			m, line, err := src.next()
+			r := yielded{m, line, err}
+			for range r.units() {
+				select {
+				case a.taken <- struct{}{}:
+				case <-ctx.Done():
+					return
+				}
+			}
 			select {
-			case records <- yielded{m, line, err}:
+			case a.records <- r:
 			case <-ctx.Done():
 				return
 			}
@@ -500,14 +537,21 @@ func readAhead(ctx context.Context, src source) <-chan yielded {
 			}
 		}
 	}()
-	return records
+	return a
+}
+
+// free makes room for other records after the record was received.
+func (a *ahead) free(r *yielded) {
+	for range r.units() {
+		<-a.taken
+	}
 }
 
 // nextBatch waits until a batch is full. From a stream it waits for one message, and adds those that have already
 // arrived. line is the line of the last message. rest is a message that did not fit. An error comes with the messages
 // before it, and ends the source.
 func nextBatch(
-	ctx context.Context, records <-chan yielded, held *yielded, stream bool,
+	ctx context.Context, ahead *ahead, held *yielded, stream bool,
 ) (batch []layer.Message, line int, rest *yielded, err error) {
 	size := 0
 	for len(batch) < enqueueBatch {
@@ -515,11 +559,12 @@ func nextBatch(
 		switch {
 		case held != nil:
 			r, held = *held, nil
-		case stream && len(batch) > 0 && len(records) == 0:
+		case stream && len(batch) > 0 && len(ahead.records) == 0:
 			return batch, line, nil, nil
 		default:
 			select {
-			case r = <-records:
+			case r = <-ahead.records:
+				ahead.free(&r)
 			case <-ctx.Done():
 				return nil, 0, nil, errInterrupted
 			}

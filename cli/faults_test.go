@@ -11,8 +11,10 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -96,6 +98,8 @@ func TestReceiveGivesBackEachClaim(t *testing.T) {
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.ErrorIs(t, err, layer.ErrClaimLost)
 	require.Equal(t, 2, strings.Count(stderr.String(), "gave back group"), stderr.String())
+	require.Contains(t, stderr.String(), "group a was not given back")
+	require.NotContains(t, stderr.String(), "claims that could not be printed were given back")
 	requireGivenBack(t, q, 3)
 }
 
@@ -377,6 +381,98 @@ func TestFindWantsAGroup(t *testing.T) {
 		require.Equal(t, test.code, ExitCode(err), said.String())
 		require.Contains(t, said.String(), test.says)
 	}
+}
+
+// counting counts the bytes that were read, and gives as many as it is asked for.
+type counting struct {
+	left, read int
+	begin      string
+}
+
+func (c *counting) Read(p []byte) (int, error) {
+	if c.left == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, c.begin)
+	c.begin = c.begin[n:]
+	for ; n < min(len(p), c.left); n++ {
+		p[n] = 'a'
+	}
+	c.left -= n
+	c.read += n
+	return n, nil
+}
+
+// TestInputsAreBounded: a file that is no file of claims is not read into memory, and an error does not repeat all of a
+// wrong input. An input that was cut does not have the length of its error.
+func TestInputsAreBounded(t *testing.T) {
+	t.Parallel()
+	app, _ := onMemory(t, 0)
+	huge := strings.Repeat("x", 500_000)
+	claim := `{"queue":"default","group":"g","token":1,"items":[{"id":"` + huge + `"}]}`
+	large := filepath.Join(t.TempDir(), "large")
+	require.NoError(t, os.WriteFile(large, make([]byte, 2*layer.MaxBodySize), 0o600))
+	for _, test := range []struct {
+		args     []string
+		in, says string
+	}{
+		{[]string{"ack"}, claim, "is not UUID@INDEX.GROUP"},
+		{[]string{"decode"}, "\"" + huge, "line 1"},
+		{[]string{"decode"}, huge + huge + huge, "the line has more than 1,048,576 bytes"},
+		{
+			[]string{"enqueue", "--file", "-", "--format", "csv", "--group-field", "g"}, "a" + huge + ",v\na,1\n",
+			"no column",
+		},
+		{[]string{"enqueue", "--body-file", large}, "", "more than 4,194,304 bytes"},
+	} {
+		var stderr bytes.Buffer
+		err := app.Run(t.Context(), test.args, strings.NewReader(test.in), io.Discard, &stderr)
+		require.NotEqual(t, ExitOK, ExitCode(err), test.args)
+		require.Less(t, stderr.Len(), 4<<10, "%s: %.300s", test.args, stderr.String())
+		require.Contains(t, stderr.String(), test.says)
+	}
+	in := &counting{left: 300 << 20, begin: `"`}
+	err := app.Run(t.Context(), []string{"ack"}, in, io.Discard, io.Discard)
+	require.NotEqual(t, ExitOK, ExitCode(err))
+	require.Less(t, in.read, 100<<20)
+}
+
+// largeRecords yields messages of the largest size, and counts them.
+type largeRecords struct {
+	body []byte
+	n    atomic.Int64
+}
+
+func (s *largeRecords) next() (layer.Message, int, error) {
+	return layer.Message{Body: s.body}, int(s.n.Add(1)), nil
+}
+
+// TestReadAheadIsBounded: an input that is read faster than it is enqueued takes a bounded part of the memory, whatever
+// the size of its records.
+func TestReadAheadIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := &largeRecords{body: make([]byte, layer.MaxBodySize)}
+		ctx, stop := context.WithCancel(t.Context())
+		records := readAhead(ctx, src)
+		synctest.Wait()
+		require.LessOrEqual(t, src.n.Load()*layer.MaxBodySize, int64(16<<20))
+		for range 5 {
+			batch, _, _, err := nextBatch(ctx, records, nil, true)
+			require.NoError(t, err)
+			require.Len(t, batch, 1)
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+// TestNoRoomToCheckTheInput: if the folder for temporary files is full, nothing is enqueued, so nothing is confirmed,
+// and the advice is not about the database.
+func TestNoRoomToCheckTheInput(t *testing.T) {
+	text := explain(unspooled(&os.PathError{Op: "write", Path: "/tmp/fdbfifo-1.spool", Err: syscall.ENOSPC}))
+	require.Contains(t, text, "no space left on device; nothing was enqueued")
+	require.Contains(t, text, "TMPDIR")
+	require.NotContains(t, text, "do not enqueue")
 }
 
 // TestWorkWithoutAShell: the same if there is no shell.

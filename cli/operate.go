@@ -143,18 +143,27 @@ What is not named stays as it is. A message in flight is refused.`,
 	return c
 }
 
-// readBody reads a body from a file, or from stdin if file is "-". It reads at most one byte more than a body may have,
-// so that the layer refuses a longer one.
+// readBody reads a body from a file, or from stdin if file is "-". A longer file than a body may be is refused.
 func (s *session) readBody(ctx context.Context, file string) (body []byte, err error) {
 	if file == "-" {
-		return io.ReadAll(io.LimitReader(s.input(ctx), layer.MaxBodySize+1))
+		return bodyOf(s.input(ctx), file)
 	}
 	f, err := openFile(ctx, file)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return io.ReadAll(io.LimitReader(untilInterrupted(ctx, f), layer.MaxBodySize+1))
+	return bodyOf(untilInterrupted(ctx, f), file)
+}
+
+// bodyOf reads a body. The rest of a longer input is not read, so the error cannot say how long the input is.
+func bodyOf(in io.Reader, file string) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(in, layer.MaxBodySize+1))
+	if err == nil && len(body) > layer.MaxBodySize {
+		most := commas(layer.MaxBodySize)
+		return nil, fmt.Errorf("%s has more than %s bytes, the most that are allowed", inputName(file), most)
+	}
+	return body, err
 }
 
 // readNewBody reads a body that replaces another. An input without a byte is refused, because it is usually the output
