@@ -249,11 +249,11 @@ func TestGoneFolderIsNotCalledKept(t *testing.T) {
 			tx.Set([]byte("a"), nil)
 			return nil
 		})
-		require.Contains(t, explain(err), "was removed while it was open")
-		require.Contains(t, explain(err), "put the\n  folder back, or restore a copy")
-		require.NotContains(t, explain(err), "are kept")
+		require.Contains(t, (&session{}).explain(err), "was removed while it was open")
+		require.Contains(t, (&session{}).explain(err), "put the\n  folder back, or restore a copy")
+		require.NotContains(t, (&session{}).explain(err), "are kept")
 	}
-	other := explain(&kv.Error{Code: kv.CodeIOError, Cause: os.NewSyscallError("open", syscall.EMFILE)})
+	other := (&session{}).explain(&kv.Error{Code: kv.CodeIOError, Cause: os.NewSyscallError("open", syscall.EMFILE)})
 	require.NotContains(t, other, "are kept")
 	require.NotContains(t, other, "The storage has failed")
 }

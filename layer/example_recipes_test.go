@@ -94,8 +94,9 @@ func ExampleQueue_Find() {
 }
 
 // An HTTP producer. The client chooses the id of its request, and repeats the request when it got no answer: the
-// message is enqueued once. A request which the client gives up ends the enqueue, too: the repetition finds out what
-// came of it.
+// message is enqueued once. A repeated request without an id would be enqueued twice. A message without a customer
+// would wait for those of all others without one. So both are refused. A request which the client gives up ends the
+// enqueue, too: the repetition finds out what came of it.
 func Example_httpProducer() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
@@ -110,9 +111,12 @@ func Example_httpProducer() {
 			http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 			return
 		}
-		sent, err := q.Enqueue(r.Context(), layer.Message{
-			Group: r.URL.Query().Get("customer"), Body: body, DedupID: r.Header.Get("Idempotency-Key"),
-		})
+		customer, id := r.URL.Query().Get("customer"), r.Header.Get("Idempotency-Key")
+		if customer == "" || id == "" {
+			http.Error(w, "a customer and an Idempotency-Key are wanted", http.StatusBadRequest)
+			return
+		}
+		sent, err := q.Enqueue(r.Context(), layer.Message{Group: customer, Body: body, DedupID: id})
 		switch {
 		case errors.Is(err, layer.ErrFull):
 			http.Error(w, err.Error(), http.StatusTooManyRequests)

@@ -166,15 +166,15 @@ func parseID(s string) (ID, error) {
 	random, rest, ok := strings.Cut(s, "@")
 	index, group, ok2 := strings.Cut(rest, ".")
 	if !ok || !ok2 || len(random) != 36 {
-		return ID{}, fmt.Errorf("%w: %q is not UUID@INDEX.GROUP", ErrInvalidID, s)
+		return ID{}, fmt.Errorf("%w: %.200q is not UUID@INDEX.GROUP", ErrInvalidID, s)
 	}
 	u, err := uuid.Parse(random)
 	if err != nil {
-		return ID{}, fmt.Errorf("%w: %q: %w", ErrInvalidID, s, err)
+		return ID{}, fmt.Errorf("%w: %.200q: %w", ErrInvalidID, s, err)
 	}
 	n, err := strconv.ParseInt(index, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != index {
-		return ID{}, fmt.Errorf("%w: %q has no index", ErrInvalidID, s)
+		return ID{}, fmt.Errorf("%w: %.200q has no index", ErrInvalidID, s)
 	}
 	if err := checkGroup(group); err != nil {
 		return ID{}, fmt.Errorf("%w: %w", ErrInvalidID, err)

@@ -32,7 +32,7 @@ type parser struct {
 }
 
 func (p *parser) fail(want string) error {
-	return fmt.Errorf("%w: at byte %d of %q: want %s", ErrMalformed, p.at, p.text, want)
+	return fmt.Errorf("%w: at byte %d of %.200q: want %s", ErrMalformed, p.at, p.text, want)
 }
 
 func (p *parser) blanks() {
