@@ -36,7 +36,7 @@ type extension struct {
 
 // carryOut rewrites lock and timer with the new end, under the read conflict on the lock that begin added. A claim by
 // heartbeat then has a lease of its own: its held key is cleared, and it gets a timer. If the handle's clock has stood
-// since the claim was made, for more than half a lease by versions, the end still changes (otherEnd).
+// for more than half a lease, the end still changes (otherEnd).
 //
 // If the extension proves the claim, the claim keeps its heartbeat instead, and ends no earlier than before, unless
 // that end is provably wrong: a repeated receive may have given the claim to a holder whose clock is ahead, or with a
@@ -47,12 +47,8 @@ func (e *extension) carryOut(w *txn, s *settlement) error {
 	if err != nil {
 		return err
 	}
-	m, err := w.moment()
-	if err != nil {
-		return err
-	}
 	c, end := s.run.held.Claim(), w.nowMS+lease.Milliseconds()
-	if stood := -m.lag(moment{nowMS: c.SinceMS, clock: c.Token}); !e.proves && stood > lease/2 {
+	if !e.proves && w.q.aging.stood(w.q.opts.Now) > lease/2 {
 		end = otherEnd(end, c.EndMS)
 	}
 	next, err := extended(w, s.run.held, end)

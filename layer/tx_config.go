@@ -268,6 +268,7 @@ type aging struct {
 	mu        sync.Mutex
 	at        time.Time
 	set, real time.Time // when it was last asked, by Options.Now and by the process's clock
+	moved     time.Time // when Options.Now last changed, by the process's clock
 }
 
 // now returns the time by this clock. clock is Options.Now. The result never goes back.
@@ -275,6 +276,9 @@ func (a *aging) now(clock func() time.Time) time.Time {
 	set, real := clock(), time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if !set.Equal(a.set) {
+		a.moved = real
+	}
 	if a.at.IsZero() {
 		a.at = set
 	} else {
@@ -282,6 +286,14 @@ func (a *aging) now(clock func() time.Time) time.Time {
 	}
 	a.set, a.real = set, real
 	return a.at
+}
+
+// stood returns for how long Options.Now has stood, as far as the handle has asked it.
+func (a *aging) stood(clock func() time.Time) time.Duration {
+	a.now(clock)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.real.Sub(a.moved)
 }
 
 // followLimit is the greatest age that the configuration of a transaction may have when the transaction ends.
