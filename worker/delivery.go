@@ -32,8 +32,8 @@ type Delivery struct {
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
-	// spared: the handler's transaction has failed because of the database, so the call is no failed attempt. The
-	// handler was not called, or has returned nil in time.
+	// spared: the handler's transaction has failed because of the database, or its outcome is unknown, so the call is
+	// no failed attempt. The handler was not called, or has returned nil in time.
 	spared bool
 	// unknown: the outcome of the handler's transaction is unknown.
 	unknown bool
@@ -139,8 +139,9 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 			return err
 		}
 		t.failed, t.took, t.all, t.bound, t.n, t.committing = nil, 0, 0, 0, 0, false
+		begun := time.Now()
 		err := t.once(ctx)
-		d.spared = d.spared && kv.Code(err) < refusals
+		d.spared = d.spared && !isMisuse(kv.Code(err))
 		switch {
 		case errors.Is(err, errRenew):
 			continue
@@ -148,6 +149,7 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 			return t.failed
 		case err != nil:
 			d.unknown = t.committing && kv.MaybeCommitted(err)
+			d.spared = (d.spared || d.unknown) && !t.usedUp(time.Since(begun), err)
 			return err
 		}
 		d.acked = true
@@ -156,14 +158,14 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	}
 }
 
-// refusals is the first of the codes that say that a client has used the database in a wrong way. Example: the handler
-// has written too much.
-const refusals = 2000
+// isMisuse reports whether a code says that a client has used the database in a wrong way. Example: the handler has
+// written too much. The codes from 3000 on (unknown, internal and authorization errors) do not say so.
+func isMisuse(code int) bool { return code >= 2000 && code < 3000 }
 
 // isOutage reports whether a transaction has failed with err because of the database.
 func isOutage(err error) bool {
 	code := kv.Code(err)
-	return code > 0 && code < refusals
+	return code > 0 && !isMisuse(code)
 }
 
 // isEndOf reports whether err says that ctx has ended.
@@ -208,6 +210,12 @@ type handlerTx struct {
 // overran reports whether the attempt before took too long because of the handler: its function needed at least half of
 // the time. Otherwise the database was slow, and no message is blamed for that.
 func (t *handlerTx) overran() bool { return t.all >= t.bound && t.took >= t.all/2 }
+
+// usedUp reports whether err says that a time-out of the transaction is over, of Options.Tx or of the database, and the
+// handler's function needed at least half of the time. all is the time of the whole loop.
+func (t *handlerTx) usedUp(all time.Duration, err error) bool {
+	return kv.Code(err) == kv.CodeTransactionTimedOut && t.took > 0 && t.took >= all/2
+}
 
 // once runs the transaction. ctx outlives t.of, so that a handler whose context has ended may still succeed.
 func (t *handlerTx) once(ctx context.Context) error {

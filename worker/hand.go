@@ -762,8 +762,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			failed = timedOut(c.ctx, partly.Err)
 		}
 	}
-	spared := c != nil && (c.ds[n].spared || c.ds[n].unknown)
-	if c != nil && w.ctx.Err() == nil && !c.cutOff(failed) && !spared {
+	if c != nil && w.ctx.Err() == nil && !c.cutOff(failed) && !c.ds[n].spared {
 		w.judge(&o, c.ds[n], failed)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -185,6 +186,92 @@ type lateTx struct {
 func (t lateTx) Get(key []byte) kv.Future[[]byte] {
 	time.Sleep(time.Duration(t.db.late.Swap(0)))
 	return t.ManagedTx.Get(key)
+}
+
+// failingDB fails one read with an error, once it is told to.
+type failingDB struct {
+	kv.DB
+	code atomic.Int64 // of the error; 0 = none
+}
+
+func (db *failingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := db.DB.Begin(o)
+	return failingTx{tx, db}, err
+}
+
+type failingTx struct {
+	kv.ManagedTx
+	db *failingDB
+}
+
+func (t failingTx) Get(key []byte) kv.Future[[]byte] {
+	if code := t.db.code.Swap(0); code != 0 {
+		return kv.Done[[]byte](nil, error(&kv.Error{Code: int(code)}))
+	}
+	return t.ManagedTx.Get(key)
+}
+
+// TestErrorOfTheDatabaseBlamesNoItem (G7): the transaction of a handler fails with an error of the database, before the
+// handler's own part or behind it. The error is an unknown one, an internal one, or one of the authorization, and the
+// client has used the database in no wrong way. No attempt counts.
+func TestErrorOfTheDatabaseBlamesNoItem(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int64{4000, 4100, 6000} {
+		for _, behind := range []bool{false, true} {
+			t.Run(fmt.Sprint(code, ", behind ", behind), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					config := layer.Config{MaxAttempts: 1}
+					if behind {
+						config.Facets, config.Views = []string{"state"}, "*"
+					}
+					db, _, end := orders(t, config, "a")
+					far := &failingDB{DB: db}
+					q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{})
+					require.NoError(t, err)
+					fail := sync.OnceFunc(func() { far.code.Store(code) })
+					calls, o := 0, worker.Options{}
+					if !behind {
+						o.Events.Started = func(worker.Event) { fail() }
+					}
+					stats := counted(t, q, worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+						if calls++; behind {
+							fail()
+						}
+						return nil
+					}), o, time.Minute)
+					require.Equal(t, map[bool]int{false: 1, true: 2}[behind], calls)
+					require.Zero(t, stats.DeadLettered)
+					require.EqualValues(t, 1, stats.Acked)
+					end()
+				})
+			})
+		}
+	}
+}
+
+// TestSlowHandlerOfAShortTransactionIsBlamed (G7): a handler needs more time than the time-out of its handle's
+// transactions allows, and uses the transaction no more at its end. Each attempt counts.
+func TestSlowHandlerOfAShortTransactionIsBlamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _, end := orders(t, layer.Config{
+			MaxAttempts: 2, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second},
+		}, "a")
+		q, err := layer.Open(t.Context(), db, []byte("worker"), "orders", layer.Options{
+			Tx: kv.TxOptions{Timeout: time.Second},
+		})
+		require.NoError(t, err)
+		calls := 0
+		stats := counted(t, q, worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+			calls++
+			time.Sleep(1200 * time.Millisecond)
+			return nil
+		}), worker.Options{}, time.Minute)
+		require.Equal(t, 2, calls)
+		require.EqualValues(t, 1, stats.DeadLettered)
+		end()
+	})
 }
 
 // TestSlowHandlerIsBlamed (G7): a handler needs nearly all the time of its transaction, and nothing is left for the
