@@ -38,6 +38,7 @@ func (h *hand) startTry(c *call, what string, fn func()) {
 func (h *hand) tried(c *call, what string, returned bool) error {
 	switch {
 	case !returned:
+		h.w.hang(what, func() { <-c.done })
 		h.endCalls()
 		return &StuckError{Since: c.begun, Stack: c.stack(), Hook: true}
 	case c.exited:
@@ -48,8 +49,11 @@ func (h *hand) tried(c *call, what string, returned bool) error {
 }
 
 // try calls a function of the options that must return soon. It reports false, and tells the user, if the function has
-// failed.
+// failed. It also reports false, and does not call the function, while another call of it hangs.
 func (h *inHand) try(what string, fn func()) bool {
+	if h.hand.w.hangs(what) {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), callback.Patience) // the function does not see it
 	defer cancel()
 	err := h.hand.try(&call{in: h, ctx: ctx, cancel: h.cancel}, what, fn)
@@ -72,10 +76,12 @@ func (h *hand) aside(in *inHand, fn func()) {
 	h.attend(c)
 }
 
-// emit tells the log and a hook of an event of the claim. The hand extends the claim until both have returned.
+// emit tells the log and a hook of an event of the claim. The hand extends the claim until both have returned, also
+// while the log is asked whether the level is enabled.
 func (h *inHand) emit(hook func(Event), level slog.Level, text string, event func() Event) {
-	w := h.hand.w
-	logs := w.log.Enabled(context.Background(), level)
+	w, ctx := h.hand.w, context.Background()
+	logs, known := callback.Known(w.log, level)
+	logs = logs || !known
 	switch {
 	case hook == nil && !logs:
 		return
@@ -85,7 +91,11 @@ func (h *inHand) emit(hook func(Event), level slog.Level, text string, event fun
 	}
 	e := event() // made here, because the hand may change the claim while the hook runs
 	if logs {
-		h.try("Logger", func() { w.o.Logger.LogAttrs(context.Background(), level, text, e.attrs()...) })
+		h.try("Logger", func() {
+			if known || callback.Ask(ctx, w.log, level) {
+				w.o.Logger.LogAttrs(ctx, level, text, e.attrs()...)
+			}
+		})
 	}
 	if hook != nil {
 		h.try("Events, "+text, func() { hook(e) })

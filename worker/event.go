@@ -148,17 +148,57 @@ func (w *Worker) told(err error) {
 // shield is for the functions of the options. All are called behind a shield, or as hand.startTry does.
 const shield = callback.Shield(callback.Patience)
 
-// try calls a function of the options behind a shield, and tells the user if the function has failed.
+// try calls a function of the options behind a shield, and tells the user if the function has failed. It does not call
+// the function while another call of it hangs.
 func (w *Worker) try(what string, fn func()) {
-	if err := shield.Try("Options."+what, fn); err != nil {
-		w.failing(err)
+	if !w.hangs(what) {
+		w.failing(w.shielded(shield, what, fn))
 	}
 }
 
-// failing reports a function of the options that has failed. The log and OnError may be what has failed. So each gets a
-// second, and its own failure is dropped, except that slog.Default gets the report if OnError does not.
+// shielded calls a function of the options behind a shield.
+func (w *Worker) shielded(shield callback.Shield, what string, fn func()) error {
+	err := shield.Try("Options."+what, fn)
+	if stuck, ok := as[callback.StuckError](err); ok {
+		w.hang(what, func() { <-stuck.Returned })
+	}
+	return err
+}
+
+// hang notes that a call of a function of the options has not returned in time. returned returns when the call has.
+// Otherwise each later event would wait for another call, and leave its goroutine behind.
+func (w *Worker) hang(what string, returned func()) {
+	note := func(n int) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.hanging[what] += n
+	}
+	note(1)
+	go func() {
+		returned()
+		note(-1)
+	}()
+}
+
+// hangs reports whether a call of a function of the options hangs, so that the worker continues without the function.
+func (w *Worker) hangs(what string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hanging[what] > 0
+}
+
+// failing reports a function of the options that has failed; nil = it has not. The log and OnError may be what has
+// failed. So each gets a second, and its own failure is dropped, except that slog.Default gets the report if OnError
+// does not.
 func (w *Worker) failing(err error) {
+	if err == nil {
+		return
+	}
 	short := callback.Shield(time.Second)
+	try := func(what string, fn func()) bool {
+		brief := what + ", of a failure" // a call that takes longer than a second does not hang yet for try
+		return !w.hangs(what) && !w.hangs(brief) && w.shielded(short, brief, fn) == nil
+	}
 	if stuck, ok := as[callback.StuckError](err); ok {
 		err = &StuckError{Since: stuck.Since, Stack: stuck.Stack(), Hook: true}
 	}
@@ -169,8 +209,8 @@ func (w *Worker) failing(err error) {
 		}
 		log.Error("worker: a function of the options has panicked", "error", err)
 	}
-	told := w.o.OnError != nil && short.Try("Options.OnError", func() { w.o.OnError(err) }) == nil
-	if short.Try("slog.Handler", func() { write(w.o.Logger) }) != nil && !told {
+	told := w.o.OnError != nil && try("OnError", func() { w.o.OnError(err) })
+	if !try("Logger", func() { write(w.o.Logger) }) && !told {
 		_ = short.Try("slog.Default", func() { write(slog.Default()) })
 	}
 }

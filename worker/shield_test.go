@@ -135,6 +135,8 @@ func (r *trial) call(ctx context.Context, d *worker.Delivery) error {
 		return &worker.RejectError{Reason: "never"}
 	case name == "long":
 		time.Sleep(850 * time.Millisecond)
+	case name == "slow":
+		time.Sleep(2 * time.Second)
 	case n > 1:
 	case name == "fails":
 		return errors.New("fails once")
@@ -237,6 +239,55 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// sleepyLog is a log whose Enabled hangs for the level debug, from a call on.
+type sleepyLog struct {
+	slog.Handler
+	*bad
+	from int
+}
+
+func (l sleepyLog) Enabled(_ context.Context, level slog.Level) bool {
+	if level == slog.LevelDebug {
+		l.mu.Lock()
+		l.calls++
+		hangs := l.calls >= l.from
+		l.mu.Unlock()
+		if hangs {
+			<-l.free
+		}
+	}
+	return true
+}
+
+// TestLogThatHangsAmidWork (G7): the log does not say whether a level is enabled, while a message is in flight: before
+// its handler or behind it. The worker keeps the claim and acks the message, which is handled once.
+func TestLogThatHangsAmidWork(t *testing.T) {
+	t.Parallel()
+	for from := range 3 {
+		t.Run(fmt.Sprint("from call ", from+1), func(t *testing.T) {
+			t.Parallel()
+			use := func(o *worker.Options, b *bad) {
+				o.Lease, o.Concurrency = 5*time.Second, 8
+				o.Logger = slog.New(sleepyLog{slog.DiscardHandler, b, from + 1})
+			}
+			inTrial(t, &bad{}, "Handle", use, func(r *trial, w *worker.Worker) {
+				w.Start()
+				r.send("slow")
+				time.Sleep(5 * time.Minute)
+				r.send("slow")
+				time.Sleep(5 * time.Minute)
+				require.Equal(t, map[string]int{"slow": 2}, r.seen())
+				stats, err := r.q.Stats(context.Background(), layer.StatsOptions{})
+				require.NoError(t, err)
+				require.EqualValues(t, 2, stats.Acked)
+				require.Zero(t, stats.Expired)
+				require.Zero(t, stats.DeadLettered)
+				require.NoError(t, w.Stop(context.Background()))
+			})
+		})
 	}
 }
 

@@ -103,7 +103,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Events are called as the worker meets them. The worker extends the claim while a function of Events runs, and
 	// acks what is handled. The worker continues without a function of these options that has not returned after two
-	// minutes. One that calls runtime.Goexit counts as one that panics.
+	// minutes, and does not call it again until it has returned. Only Next is called again while a call of it hangs.
+	// One that calls runtime.Goexit counts as one that panics.
 	Events Events
 	// OnError, if not nil, gets every error: a handler's (*HandlerError) unless its claim is lost, each lost claim
 	// once, a stuck handler (*StuckError), the engine's, and a panic of a function of these options, with its stack.
@@ -181,6 +182,7 @@ type Worker struct {
 	most    int             // guarded by mu
 	left    map[*call]bool  // guarded by mu; calls that are stuck, and whose hands continue without them
 	offers  []chan struct{} // guarded by mu: see offer
+	hanging map[string]int  // guarded by mu; calls of functions of the options that hang, by function: see hang
 	// handling are the handlers' calls that have not returned, also those about to begin, by item.
 	handling map[layer.ID]*call // guarded by mu
 }
@@ -226,6 +228,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	}
 	w := &Worker{o: o, least: o.Concurrency, most: o.MaxConcurrency}
 	w.left, w.handling = make(map[*call]bool), make(map[layer.ID]*call)
+	w.hanging = make(map[string]int)
 	w.trouble = &trouble{told: make(map[same]time.Time)}
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)

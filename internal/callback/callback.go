@@ -98,10 +98,25 @@ func Clock(now func() time.Time) func() time.Time {
 }
 
 // Logger returns a logger like log, whose handler is called behind a shield. A record whose handler fails is lost, and
-// told is called with the error of Shield.Try. The logger asks the handler at most once a second whether a level is
-// enabled, because a shield costs a goroutine and most calls are for records that are not enabled.
+// told is called with the error of Shield.Try. While a call of the handler hangs, the logger makes no other, and the
+// records are lost. The logger asks the handler at most once a second whether a level is enabled. Otherwise a shield
+// would cost a goroutine for each record, although most records are not enabled.
 func Logger(log *slog.Logger, shield Shield, told func(err error)) *slog.Logger {
-	return slog.New(&handler{inner: log.Handler(), shield: shield, told: told})
+	return slog.New(&handler{inner: log.Handler(), shield: shield, told: told, stuck: new(atomic.Int64)})
+}
+
+// Known returns the answer that a logger of Logger's keeps for a level, and calls no function of the user's. ok is
+// false if there is no answer of the last second.
+func Known(log *slog.Logger, l slog.Level) (enabled, ok bool) {
+	return log.Handler().(*handler).known(l)
+}
+
+// Ask asks the user's handler whether a level is enabled, without a shield, and keeps the answer.
+func Ask(ctx context.Context, log *slog.Logger, l slog.Level) bool {
+	h := log.Handler().(*handler)
+	enabled := h.inner.Enabled(ctx, l)
+	h.answers.Store(l, answer{enabled, time.Now()})
+	return enabled
 }
 
 // handler is a slog.Handler of the user's.
@@ -109,7 +124,8 @@ type handler struct {
 	inner   slog.Handler
 	shield  Shield
 	told    func(err error)
-	answers sync.Map // of inner.Enabled: an answer for each slog.Level
+	stuck   *atomic.Int64 // how many calls have not returned in time, and still run
+	answers sync.Map      // of inner.Enabled: an answer for each slog.Level
 }
 
 // answer is an answer of Enabled, and when it was asked.
@@ -118,19 +134,38 @@ type answer struct {
 	at      time.Time
 }
 
-// try calls fn, which must write no variable that is read after an error.
+// try calls fn, which must write no variable that is read after an error. It calls nothing while another call hangs.
 func (h *handler) try(fn func()) bool {
+	if h.stuck.Load() > 0 {
+		return false
+	}
 	err := h.shield.Try("slog.Handler", fn)
+	var stuck *StuckError
+	if errors.As(err, &stuck) {
+		h.stuck.Add(1)
+		go func() {
+			<-stuck.Returned
+			h.stuck.Add(-1)
+		}()
+	}
 	if err != nil {
 		h.told(err)
 	}
 	return err == nil
 }
 
+func (h *handler) known(l slog.Level) (enabled, ok bool) {
+	last, ok := h.answers.Load(l)
+	if !ok || time.Since(last.(answer).at) >= time.Second {
+		return false, false
+	}
+	return last.(answer).enabled, true
+}
+
 // Enabled implements slog.Handler.
 func (h *handler) Enabled(ctx context.Context, l slog.Level) bool {
-	if known, ok := h.answers.Load(l); ok && time.Since(known.(answer).at) < time.Second {
-		return known.(answer).enabled
+	if enabled, ok := h.known(l); ok {
+		return enabled
 	}
 	enabled := false
 	now := h.try(func() { enabled = h.inner.Enabled(ctx, l) }) && enabled
@@ -162,5 +197,5 @@ func (h *handler) with(derive func() slog.Handler) slog.Handler {
 	if !h.try(func() { inner = derive() }) {
 		return h
 	}
-	return &handler{inner: inner, shield: h.shield, told: h.told}
+	return &handler{inner: inner, shield: h.shield, told: h.told, stuck: h.stuck}
 }

@@ -70,27 +70,43 @@ func TestLogger(t *testing.T) {
 // hangingHandler does not say whether a level is enabled.
 type hangingHandler struct {
 	slog.Handler
-	free chan struct{}
+	free  chan struct{}
+	asked *int
 }
 
+func (h hangingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+
 func (h hangingHandler) Enabled(context.Context, slog.Level) bool {
+	*h.asked++
 	<-h.free
 	return true
 }
 
-// TestLoggerAsksOnceASecond: a logger waits for the answer of Enabled once a second, not for each record.
-func TestLoggerAsksOnceASecond(t *testing.T) {
+// TestLoggerWithoutAHandlerThatHangs: a logger waits once for a handler that hangs. It makes no other call until that
+// call has returned, and then asks Enabled once a second, not for each record.
+func TestLoggerWithoutAHandlerThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told, free := 0, make(chan struct{})
-		hangs := slog.New(hangingHandler{slog.DiscardHandler, free})
+		told, asked, free := 0, 0, make(chan struct{})
+		hangs := slog.New(hangingHandler{slog.DiscardHandler, free, &asked})
 		log := callback.Logger(hangs, callback.Shield(time.Minute), func(error) { told++ })
+		begun := time.Now()
+		for range 3 {
+			log.Debug("fine")
+			log.With("a", 1).Debug("fine")
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, time.Minute+3*time.Second, time.Since(begun))
+		require.Equal(t, 1, told)
+		require.Equal(t, 1, asked)
+		close(free)
+		time.Sleep(time.Second)
 		for i := range 3 {
 			log.Debug("fine")
 			log.Debug("fine")
-			require.Equal(t, i+1, told)
+			require.Equal(t, 2+i, asked)
 			time.Sleep(time.Second)
 		}
-		close(free)
+		require.Equal(t, 1, told)
 	})
 }
 
