@@ -762,8 +762,13 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			failed = timedOut(c.ctx, partly.Err)
 		}
 	}
-	if c != nil && w.ctx.Err() == nil && !c.cutOff(failed) && !c.ds[n].spared {
-		w.judge(&o, c.ds[n], failed)
+	if c != nil && w.ctx.Err() == nil && !c.cutOff(failed) {
+		if !c.ds[n].spared {
+			w.judge(&o, c.ds[n], failed)
+		}
+		// Groups that are always returned without a delay must not always come before all others. A claim of a single
+		// item has no place in the line.
+		o.Behind = o.Release && o.Delay == 0 && in.as.Hold == (layer.ID{})
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {
 		if c != nil {

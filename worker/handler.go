@@ -171,7 +171,8 @@ type RetryError struct {
 	// the retry policy says, or, if Uncounted, not at all.
 	After time.Duration
 	// Uncounted: the item is not the cause (the handler postpones it, or a service is down), and the attempt does not
-	// count. The item is delivered again until it is finished, without a limit of attempts.
+	// count. The item is delivered again until it is finished, without a limit of attempts. Without After the group
+	// comes behind the groups that are ready now.
 	Uncounted bool
 	Err       error // stored with the attempt if it counts; may be nil
 }

@@ -311,6 +311,43 @@ func faulty(t *testing.T, db kv.DB, kind fault.Kind) (q *layer.Queue, fail func(
 	return q, func(d time.Duration) { heals.Store(time.Now().Add(d).UnixNano()) }
 }
 
+// TestPostponedGroupsHoldUpNoOthers (G5): the messages of two groups are returned each time, without an attempt and
+// without a delay: their handler postpones them, or the database ends its transaction. One goroutine still handles the
+// messages of the groups behind them.
+func TestPostponedGroupsHoldUpNoOthers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tx  kv.TxOptions
+		err error
+	}{
+		"postponed": {err: &worker.RetryError{Uncounted: true}},
+		"spared":    {tx: kv.TxOptions{Timeout: time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				db, _, end := orders(t, layer.Config{}, "a", "b", "c", "d", "e", "f")
+				far := &silentDB{DB: db}
+				q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{Tx: c.tx})
+				require.NoError(t, err)
+				stats := counted(t, q, worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error {
+					time.Sleep(10 * time.Millisecond)
+					if d.ID.Group > "b" {
+						return nil
+					}
+					if c.err == nil {
+						far.silence(2 * time.Second)
+					}
+					return c.err
+				}), worker.Options{}, 5*time.Minute)
+				require.EqualValues(t, 4, stats.Acked)
+				require.Zero(t, stats.DeadLettered)
+				end()
+			})
+		})
+	}
+}
+
 // TestRetriedCommitBlamesNoItem (G7): the handler has returned nil at once, and its commit is tried again until Timeout
 // is over. No attempt counts.
 func TestRetriedCommitBlamesNoItem(t *testing.T) {
