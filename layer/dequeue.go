@@ -171,9 +171,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // its process fails for good, and the items around it do not.
 //
 // A handle gives the next suspect item once the one before is settled, or after 30 s. If the lease of an item has
-// expired while it was alone, its handle gives no other suspect item until it is settled. A receive may therefore
-// return nothing while a group whose next item is suspect is ready. Other handles may give that item. An unordered
-// receive passes over such items.
+// expired while it was alone, its handle gives no other suspect item until it is settled. The handles of other queues
+// that were opened with the same kv.DB wait as well. A receive may therefore return nothing while a group whose next
+// item is suspect is ready. Other handles of the queue may give that item. An unordered receive passes over such items.
 //
 // A claim with an expired lease stays valid until another receive takes the group over: until then it can be acked,
 // nacked and extended. Under contention groups may be delivered in another order than by age. The order within a group

@@ -734,7 +734,7 @@ func (a allowance) after(n int64) rec.Pace {
 //   - If the lease of an unproven claim of a suspect expires nothing counts: no caller knew of the claim.
 //   - A handle gives the next suspect item when the one before is settled, or after suspectPause. An item that was
 //     alone when its lease expired excludes all others. Otherwise two of them would be handled at the same time in one
-//     process, and one would kill the other.
+//     process, and one would kill the other. The handles of different queues of one kv.DB heed each other.
 //   - An item is suspect until a call of its handler ends: with an ack, or with a nack that has a text.
 //   - If the lease has expired by the handle's clock, and not by versions, nothing counts: the handle's clock is ahead,
 //     or the holder's was behind, and the holder lives.
@@ -934,9 +934,9 @@ func pauseIsOver(g *givenSuspect, m moment) bool {
 
 // mayGiveSuspect reports whether a receive may give a suspect item with this attempt record now. In a transaction of
 // the caller it always may. Of the handle's own transactions one at a time gives suspect items, and at most one
-// in each attempt.
+// in each attempt. All this also holds for the handle and the handles of other queues that it heeds, together.
 //
-// The item must wait while the claim of the suspect item that the handle gave last is in force, for at most
+// The item must wait while the claim of the suspect item that a handle gave last is in force, for at most
 // suspectPause. A grave item was alone when its lease expired (graveAttempts). It must wait, however long, for all such
 // claims, and every other suspect item must wait for the claim of a grave one. mayGiveSuspect reads the locks of these
 // claims, at snapshot.
@@ -953,29 +953,32 @@ func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 			w.suspects.refusedGrave, w.suspects.refused = true, !grave
 		}
 	}()
-	given, may := w.suspects.turn.begin() // given: the claims of suspect items that the handle has given before
-	m, err := w.moment()
-	if err != nil {
-		return false, err
-	}
-	var over []rec.ClaimRef
-	defer func() { w.q.suspects.forget(over) }()
+	given, may := w.suspects.turn.begin() // given: the claims of suspect items that were given before
 	for i, g := range given {
+		of := w.view
+		if g.q != w.q {
+			of = g.q.viewOf(w.ctx, w.read)
+		}
 		// A claim that no longer matters is passed over.
-		if last := i == len(given)-1; !g.grave && !grave && (!last || pauseIsOver(&g, m)) {
+		last := i == len(given)-1 || given[i+1].q != g.q
+		m, err := of.moment()
+		if err != nil {
+			return false, err
+		}
+		if !g.grave && !grave && (!last || pauseIsOver(&g, m)) {
 			continue
 		}
 		if g.number > w.suspects.turn.known {
 			return false, nil // the transaction may not see the claim yet
 		}
-		r, err := w.readLock(g.Lane)
-		if err != nil {
+		r, err := of.readLock(g.Lane)
+		if err != nil && (g.q == w.q || !isCorrupt(err)) {
 			return false, err
 		}
-		if held := r.Claim(); held != nil && held.Token == g.Token && r.At(w.nowMS) != rec.Lapsed {
+		if held := r.Claim(); held != nil && held.Token == g.Token && r.At(of.nowMS) != rec.Lapsed {
 			return false, nil
 		}
-		over = append(over, g.ClaimRef)
+		defer g.q.suspects.forget(g.ClaimRef)
 	}
 	return may, nil
 }

@@ -1,10 +1,12 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -139,14 +141,30 @@ type Queue struct {
 type suspects struct {
 	mu    sync.Mutex
 	given []givenSuspect // guarded by mu; those that may last, in order
-	all   int            // guarded by mu; how many were given so far
 	by    *suspectTurn   // guarded by mu; nil = no transaction under way may
 }
 
-// givenSuspect is a claim of a suspect item that the handle has given.
+// givers are the handles of the process with a turn, or with claims in suspects.given. A message that kills its process
+// kills the handlers of all queues there. So a handle heeds the suspect items of the handles of other queues, if they
+// share its database (kv.DB). It can read their locks then.
+var givers struct {
+	mu  sync.Mutex
+	all []*Queue // guarded by mu
+	// numbered counts the claims of suspect items that the handles of the process have given.
+	numbered atomic.Int64
+}
+
+// heeds reports whether q must heed the suspect items of o: both have one database, and different queues.
+func (q *Queue) heeds(o *Queue) bool {
+	return reflect.ValueOf(q.db).Comparable() && reflect.ValueOf(o.db).Comparable() && q.db == o.db &&
+		!bytes.Equal(q.keys.prefix, o.keys.prefix)
+}
+
+// givenSuspect is a claim of a suspect item that a handle has given.
 type givenSuspect struct {
 	rec.ClaimRef
-	number  int   // the claims of suspect items are numbered from 1 in the order of giving
+	q       *Queue
+	number  int   // see givers.numbered
 	sinceMS int64 // when it was given, by the handle's clock
 	grave   bool  // its lease has expired under a proven claim before
 }
@@ -155,42 +173,66 @@ type givenSuspect struct {
 // Only one transaction at a time has begun to use its right.
 type suspectTurn struct {
 	q     *Queue
-	known int // at least so many suspect items had the handle given before the attempt's read version
+	known int // at least so many suspect items had the process given before the attempt's read version
 }
 
 // attempt begins an attempt of the transaction, and returns its txn. It also notes in known how many suspect items the
-// handle has given so far, because the attempt sees their claims. The attempt has no read version yet, except after a
+// process has given so far, because the attempt sees their claims. The attempt has no read version yet, except after a
 // commit of unknown outcome: then the look for the receipt has read before, and known stays as it is.
 func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) *txn {
 	if !a.MaybeCommitted {
-		t.q.suspects.mu.Lock()
-		t.known = t.q.suspects.all
-		t.q.suspects.mu.Unlock()
+		t.known = int(givers.numbered.Load())
 	}
 	w := t.q.txn(ctx, tx)
 	w.suspects.turn = t
 	return w
 }
 
-// begin reports whether the transaction may look for a suspect item to give: no other transaction of the handle is
-// doing so. given are the claims of suspect items that the handle has given before.
+// begin reports whether the transaction may look for a suspect item to give: no other transaction of the handle, or of
+// a handle that it heeds, is doing so. given are the claims of suspect items that these handles have given before. The
+// claims of a handle stand together and in order.
 func (t *suspectTurn) begin() (given []givenSuspect, may bool) {
-	s := &t.q.suspects
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.by != nil && s.by != t {
-		return nil, false
+	givers.mu.Lock()
+	defer givers.mu.Unlock()
+	givers.all = slices.DeleteFunc(givers.all, func(o *Queue) bool {
+		o.suspects.mu.Lock()
+		defer o.suspects.mu.Unlock()
+		return o.suspects.by == nil && len(o.suspects.given) == 0
+	})
+	for _, o := range givers.all {
+		if o != t.q && !t.q.heeds(o) {
+			continue
+		}
+		o.suspects.mu.Lock()
+		by := o.suspects.by
+		given = append(given, o.suspects.given...)
+		o.suspects.mu.Unlock()
+		if by != nil && by != t {
+			return nil, false
+		}
 	}
-	s.by = t
-	return slices.Clone(s.given), true
+	t.q.suspects.mu.Lock()
+	t.q.suspects.by = t
+	t.q.suspects.mu.Unlock()
+	if !slices.Contains(givers.all, t.q) {
+		givers.all = append(givers.all, t.q)
+	}
+	return given, true
 }
 
-// forget removes claims that have ended from those that the handle has given. A transaction that is not committed may
-// have ended one: the handle then gives another item a little early.
-func (s *suspects) forget(over []rec.ClaimRef) {
+// endGiving removes a handle that is closed from the givers.
+func endGiving(q *Queue) {
+	givers.mu.Lock()
+	defer givers.mu.Unlock()
+	givers.all = slices.DeleteFunc(givers.all, func(o *Queue) bool { return o == q })
+}
+
+// forget removes a claim that has ended from those that the handle has given. A transaction that is not committed may
+// have ended it: the handle then gives another item a little early.
+func (s *suspects) forget(over rec.ClaimRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return slices.Contains(over, g.ClaimRef) })
+	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return g.ClaimRef == over })
 }
 
 // orphans are the handle's goroutines that give back claims of which no caller knows (claim_orphan.go). Close waits for

@@ -525,6 +525,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)
 	defer cancel()
+	defer endGiving(q)
 	q.heart.stop()
 	staging := q.stopStaging(ctx)
 	if err := cmp.Or(q.orphans.stop(ctx), q.looks.stop(ctx), staging); err != nil {

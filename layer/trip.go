@@ -302,8 +302,8 @@ func endSuspectTurn(t *suspectTurn, batch []*operation, err error) {
 			if c.suspect {
 				ref := rec.ClaimRef{Lane: o.receive.lane(c), Token: c.Token}
 				grave := c.Items[0].Attempts >= graveAttempts
-				s.all++
-				s.given = append(s.given, givenSuspect{ref, s.all, t.q.nowMS(), grave})
+				number := int(givers.numbered.Add(1))
+				s.given = append(s.given, givenSuspect{ref, t.q, number, t.q.nowMS(), grave})
 				s.given = s.given[max(0, len(s.given)-mostSuspects):]
 			}
 		}

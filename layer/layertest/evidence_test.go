@@ -682,6 +682,85 @@ func poisonUnderWorkers(
 	require.NoError(t, raw.Close())
 }
 
+// TestPoisonOfAnotherQueue (G7): a worker serves two queues. A message of the first kills the process, again and again,
+// and becomes a dead letter. No message of the second queue does, although its handler is slow: the messages of both
+// queues that may have killed the process are given one at a time.
+func TestPoisonOfAnotherQueue(t *testing.T) {
+	for _, hands := range []int{1, 2} {
+		for _, beats := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d goroutines, heartbeat %t", hands, beats), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { poisonOfAnotherQueue(t, hands, beats) })
+			})
+		}
+	}
+}
+
+func poisonOfAnotherQueue(t *testing.T, hands int, beats bool) {
+	const attempts = 3
+	ctx, raw := t.Context(), embedded.OpenMemory(embedded.Options{})
+	var queues []*layer.Queue
+	for i, groups := range [][]string{{"K"}, {"1", "2", "3"}} {
+		q, err := layer.Create(ctx, raw, testPrefix, fmt.Sprint(testQueue, i), layer.Options{
+			Config: layer.Config{Lease: 5 * time.Second, MaxAttempts: attempts, Retry: atOnce},
+		})
+		require.NoError(t, err)
+		for _, group := range groups {
+			_, err := q.Enqueue(ctx, layer.Message{Group: group, Body: []byte(group)})
+			require.NoError(t, err)
+		}
+		queues = append(queues, q)
+	}
+	stats := func(i int) layer.Stats {
+		s, err := queues[i].Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		return s
+	}
+	for n := 0; stats(0).Depth+stats(1).Depth > 0; n++ {
+		require.LessOrEqual(t, n, attempts+2)
+		db := &mortal{DB: raw}
+		h := worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
+			time.Sleep(100 * time.Millisecond)
+			if string(d.Body) == "K" {
+				db.dead.Store(true)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			time.Sleep(900 * time.Millisecond)
+			return nil
+		})
+		var own []*layer.Queue
+		for i := range queues {
+			q, err := layer.Open(ctx, db, testPrefix, fmt.Sprint(testQueue, i), layer.Options{})
+			require.NoError(t, err)
+			own = append(own, q)
+		}
+		w, err := worker.New(own[0], h, worker.Options{
+			Concurrency: hands, Heartbeat: beats, Logger: slog.New(slog.DiscardHandler),
+			Also: []worker.Source{{Queue: own[1], Handler: h}},
+		})
+		require.NoError(t, err)
+		w.Start()
+		for !db.dead.Load() && stats(0).Depth+stats(1).Depth > 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		_ = w.Stop(ended())
+		for _, q := range own {
+			_ = q.Close(ended())
+		}
+		time.Sleep(20 * time.Second)
+	}
+	require.EqualValues(t, 1, stats(0).DeadLettered)
+	require.Zero(t, stats(1).DeadLettered)
+	require.EqualValues(t, 3, stats(1).Acked)
+	for _, q := range queues {
+		report, err := q.Admin().Check(ctx, layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(ctx))
+	}
+	require.NoError(t, raw.Close())
+}
+
 // TestBatchBlamesOne (G7): a call of HandleBatch that fails at a message, and says not at which, is followed by calls
 // with half as many messages. The message that fails becomes a dead letter after its attempts, and no other does, nor
 // counts an attempt.
