@@ -16,11 +16,15 @@ type givingBack struct {
 }
 
 // newGivingBack copies the options, with From. Of Err it keeps only the text. A release keeps not even that, because it
-// counts no attempt.
+// counts no attempt. The text of a suspect item's record is of the layer's own (rec.Attempt.Suspect), so a text of the
+// caller's that begins like that gets a word before it. Example: the error of a lock service.
 func newGivingBack(o *NackOptions) *givingBack {
 	b := &givingBack{o: *o}
 	if b.o.From, b.o.Err = own(o.From), nil; o.Err != nil && !o.Release {
 		b.why = errorText(o.Err)
+	}
+	if (rec.Attempt{LastError: b.why}).Suspect() {
+		b.why = "failed: " + b.why
 	}
 	return b
 }

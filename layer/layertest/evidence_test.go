@@ -224,6 +224,21 @@ func TestSuspectBehindAFailedMessage(t *testing.T) {
 	}
 }
 
+// TestErrorThatReadsLikeALapse (G7): a handler fails with an error whose text is like the layer's own about an expired
+// lease. Its message has failed, and is not suspect: it is given together with those behind it.
+func TestErrorThatReadsLikeALapse(t *testing.T) {
+	e := newEnv(t, inMemory, false)
+	e.configure(func(c *layer.Config) { c.Retry = atOnce })
+	e.enqueue("A", "a1", "a2", "a3")
+	failed := errors.New("lease expired, held by node-7")
+	require.NoError(t, e.q.Nack(e.ctx, e.receive(e.q, 10), layer.NackOptions{Err: failed}))
+	claim := e.receive(e.q, 10)
+	require.Len(t, claim.Items, 3)
+	require.Equal(t, 1, claim.Items[0].Attempts)
+	require.NoError(t, e.q.Nack(e.ctx, claim, layer.NackOptions{Reject: "no use", Err: failed}))
+	require.Contains(t, e.dead()[0].LastError, failed.Error())
+}
+
 // TestSuspectBehindOneThatLeaves (G7): the lease of a claim of five messages expires. The first then leaves its group
 // without a claim, or the first two. Those behind are suspect, so each is given alone.
 func TestSuspectBehindOneThatLeaves(t *testing.T) {
