@@ -23,9 +23,10 @@ import (
 // handle writes such a failure to slog.Default, with its stack, at most once in ten seconds.
 type Hook struct {
 	// Begin, if not nil, is called before the operation reads or writes anything. A call with wrong options may end
-	// before, and then no hook is told of it. The operation, and End, get the context which Begin returns; it must be
-	// ctx or made from ctx. Of an enqueue Begin may set headers (Operation.SetHeader), for a trace that travels with
-	// the message. If they make the messages too large together, the messages are enqueued without these headers.
+	// before, and then no hook is told of it. The operation, and End, get the values of the context that Begin returns;
+	// it must be ctx or made from ctx. Its deadline and its end change nothing. Of an enqueue Begin may set headers
+	// (Operation.SetHeader), for a trace that travels with the message. If they make the messages too large together,
+	// the messages are enqueued without these headers.
 	Begin func(ctx context.Context, o *Operation) context.Context
 	// End, if not nil, is called when the outcome is known, or the caller has gone.
 	End func(ctx context.Context, o *Operation)
@@ -199,10 +200,10 @@ func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context,
 	for i, h := range q.opts.Hooks {
 		stuck := q.hooksStuck[i].Load() > 0
 		if before := w.Operation; !stuck && h.Begin != nil {
-			of, told, inner := ctx, &w.Operation, ctx
+			of, told, inner := ctx, &w.Operation, context.Context(nil)
 			messages := newLent()
 			told.own, told.lent = nil, &messages // each hook has its own copy, which it may leave half-done
-			if stuck = !w.call(i, "Hook.Begin", func() { inner = h.Begin(of, told) }); stuck {
+			if stuck = !w.call(i, "Hook.Begin", func() { inner = withValues(of, h.Begin(of, told)) }); stuck {
 				messages.end()
 				w = &observed{Operation: before, q: q, blind: w.blind}
 			} else if inner != nil {
@@ -217,6 +218,32 @@ func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context,
 		}
 	}
 	return ctx, w
+}
+
+// hookContext is the context of an operation, with the values of the context that a hook has returned. It ends with the
+// context of the caller alone. Otherwise a hook would end an operation by a context that it cancels too early.
+type hookContext struct {
+	context.Context
+	values context.Context
+}
+
+// withValues returns ctx with the values of a context that a hook has returned; nil = none. It panics if the methods of
+// that context panic, as those of a nil pointer do.
+func withValues(ctx, hooks context.Context) context.Context {
+	if hooks == nil {
+		return ctx
+	}
+	c := hookContext{ctx, context.WithoutCancel(hooks)} // so that context.Cause does not find the hook's cause
+	c.Value(hookContext{})
+	return c
+}
+
+// Value implements context.Context.
+func (c hookContext) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
 }
 
 const (

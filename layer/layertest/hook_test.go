@@ -328,6 +328,72 @@ func TestLogOfAReceiveThatSettles(t *testing.T) {
 	require.NoError(t, q.Ack(e.ctx, claims[0]))
 }
 
+// hastyHooks are hooks whose contexts end before the operation, by name.
+var hastyHooks = map[string]func(ctx context.Context) context.Context{
+	"cancelled": func(ctx context.Context) context.Context {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(errors.New("of the hook"))
+		return ctx
+	},
+	"deadline": func(ctx context.Context) context.Context {
+		ctx, cancel := context.WithDeadline(ctx, time.Unix(0, 0))
+		defer cancel()
+		return ctx
+	},
+	"nil pointer": func(context.Context) context.Context { return (*noContext)(nil) },
+}
+
+// noContext is a context whose methods panic if it is nil.
+type noContext struct{ context.Context }
+
+// TestHooksWithHastyContexts (contract): a hook returns a context that has ended, or a nil pointer. No operation fails
+// by that, the operations still end with their caller's context, and End gets the values of the hook's context.
+func TestHooksWithHastyContexts(t *testing.T) {
+	for name, hasty := range hastyHooks {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, inMemory, false)
+			o, ended := e.options(7), make(map[layer.Verb]bool)
+			o.Hooks = []layer.Hook{{
+				Begin: func(ctx context.Context, o *layer.Operation) context.Context {
+					return hasty(context.WithValue(ctx, heardKey{}, o.Verb))
+				},
+				End: func(ctx context.Context, o *layer.Operation) {
+					ended[o.Verb] = o.Err == nil && (name == "nil pointer" || ctx.Value(heardKey{}) == o.Verb)
+				},
+			}}
+			q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+			require.NoError(t, err)
+			_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("1")}, layer.Message{Group: "A"})
+			require.NoError(t, err)
+			c := e.receive(q, 2)
+			_, err = q.Extend(e.ctx, c, time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, q.AckItems(e.ctx, c, []layer.ID{c.Items[0].ID}))
+			require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{AtOnce: true}))
+			c = e.receive(q, 1)
+			claims, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: c, FinishAll: true}, layer.ReceiveOptions{})
+			require.NoError(t, err)
+			require.Empty(t, claims)
+			_, err = q.Admin().Pause(e.ctx, layer.PauseOptions{})
+			require.NoError(t, err)
+			_, err = q.Admin().Resume(e.ctx, layer.ResumeOptions{})
+			require.NoError(t, err)
+			for _, verb := range []layer.Verb{
+				layer.VerbEnqueue, layer.VerbReceive, layer.VerbExtend, layer.VerbAck, layer.VerbNack, layer.VerbPause,
+				layer.VerbResume,
+			} {
+				require.True(t, ended[verb], "%s: %v", verb, ended)
+			}
+			own := errors.New("of the caller")
+			ctx, cancel := context.WithCancelCause(e.ctx)
+			cancel(own)
+			_, err = q.Receive(ctx, layer.ReceiveOptions{Wait: time.Minute})
+			require.ErrorIs(t, err, own)
+			require.NoError(t, q.Close(e.ctx))
+		})
+	}
+}
+
 // TestHooksThatHang: an operation waits half a second for a hook that hangs, and is done without it. The hook is not
 // told of operations that begin until it has returned. A header that it sets too late is in no message, and does not
 // read the caller's messages.
