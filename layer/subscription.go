@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,9 @@ type subscription struct {
 	errs   int          // errors in a row which are not the handler's
 	vain   int          // watches in a row that have ended at once, although there was no change
 	told   bool         // the error of a failed watch was reported
+
+	// news has when an error that is not the handler's was reported last: by its code, or else by its text.
+	news map[string]time.Time
 
 	slip atomic.Pointer[error] // a mistake of a handler that has succeeded; nil = there is none
 
@@ -136,7 +140,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 // run takes the subscription and serves it, again and again, until ctx ends or the queue is gone. Subscribe lists the
 // keys. At its end it releases the subscription, unless the queue is gone or a store of the place may still be
 // committed. The result is nil if ctx has ended, ErrClosed if the handle was closed, or an error that is final. Every
-// other error is reported.
+// other error is reported, the same one once in reportAgain.
 func (s *subscription) run(ctx context.Context) error {
 	defer s.q.readers.Delete(s.token)
 	closed := error(nil)
@@ -160,7 +164,9 @@ func (s *subscription) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break // also if the subscription was taken, perhaps, at the very end
 		}
-		s.report(err)
+		if err != nil && s.isNews(err) {
+			s.report(err)
+		}
 		if closed = s.pause(ctx, "subscription", wait); closed != nil {
 			break
 		}
@@ -202,6 +208,31 @@ func (s *subscription) report(err error) {
 	default:
 		s.log(err)
 	}
+}
+
+const (
+	// reportAgain is how long an error that ends the service is not reported again.
+	reportAgain = 10 * time.Second
+	// mostNews bounds the errors of which a subscription remembers when they were reported.
+	mostNews = 100
+)
+
+// isNews reports whether an error is to be reported. It is not if the same error was reported less than reportAgain
+// ago: one of the database with the same code, or another one with the same text. A failure of the database may come
+// again once a second, for hours.
+func (s *subscription) isNews(err error) bool {
+	is := err.Error()
+	if code := kv.Code(err); code != 0 {
+		is = strconv.Itoa(code)
+	}
+	if last, known := s.news[is]; known && time.Since(last) < reportAgain {
+		return false
+	}
+	if len(s.news) >= mostNews || s.news == nil {
+		s.news = make(map[string]time.Time)
+	}
+	s.news[is] = time.Now()
+	return true
 }
 
 // log writes an error to slog.Default.
@@ -268,6 +299,9 @@ func (s *subscription) closed() error {
 // errNotHolder: this call does not hold the subscription. Another process has taken it over, or the subscription was
 // removed.
 var errNotHolder = errors.New("the subscription is held by another process")
+
+// errLeaseEnded: the lease of this call has expired because the database has failed or has not answered.
+var errLeaseEnded = errors.New("the lease of the subscription has expired, it could not be extended")
 
 // update runs fn in a transaction of the subscription's own. config is the queue's configuration, which the transaction
 // reads if the handle has to look again. ErrNoQueue means that the queue was dropped. fn may run several times.
@@ -483,8 +517,8 @@ func (s *subscription) serve(ctx context.Context) error {
 
 // beat extends the lease three times in its length: it reads and writes the reader. If the lease has ended by the wall
 // clock, beat does so at once. The machine may have been suspended, and the monotonic clock has stood. Then another
-// process may hold the subscription. beat returns why there is nothing to extend any more: errNotHolder, or an error
-// that is final. If ctx has ended the result says nothing.
+// process may hold the subscription. beat returns why there is nothing to extend any more: errNotHolder, errLeaseEnded,
+// or an error that is final. If ctx has ended the result says nothing.
 func (s *subscription) beat(ctx context.Context) error {
 	end, endMS, nextMS := s.taken.Add(s.o.Lease), s.endMS, int64(0) // end is by the monotonic clock
 	over := func() bool { return s.q.nowMS() > endMS }
@@ -505,7 +539,7 @@ func (s *subscription) beat(ctx context.Context) error {
 		case errors.Is(err, errNotHolder), final(err), ctx.Err() != nil:
 			return err
 		case !time.Now().Before(end):
-			return fmt.Errorf("%w: the lease could not be extended: %w", errNotHolder, err)
+			return fmt.Errorf("%w: %w", errLeaseEnded, err) // reported: another process may hold it now, or none
 		}
 	}
 }
@@ -945,7 +979,8 @@ type SubscribeOptions struct {
 	// 30 s.
 	Lease time.Duration
 	// OnError is told the errors after which the subscription continues: *ChangeError, *MissedError, ErrCorrupt, and
-	// the engine's. A *ChangeError tells of a handler that has failed, is stuck, or has returned a wrong result.
+	// the engine's, also if the lease has expired because of them. The same error of the engine is told once in ten
+	// seconds. A *ChangeError tells of a handler that has failed, is stuck, or has returned a wrong result.
 	// ErrCorrupt tells of changes that cannot be read and are passed over. The subscription waits until OnError
 	// returns. With Parallel, several goroutines may call it at once. nil = the errors are logged with slog.Default.
 	OnError func(err error)

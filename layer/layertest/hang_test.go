@@ -264,6 +264,68 @@ func TestSubscriptionTellsItsEnd(t *testing.T) {
 	}
 }
 
+// TestSubscriptionTellsOfItsLease (contract): the lease of a subscription expires because the database fails, while its
+// handler runs. The end of the handler's context says so, and OnError hears of it once. The handler gets the changes
+// again.
+func TestSubscriptionTellsOfItsLease(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{kv.CodeIOError, kv.CodeProcessBehind} {
+		inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+			b.fill(1)
+			q, db := b.cutOffQueue(layer.Options{})
+			calls, cause := 0, error(nil)
+			ctx, cancel := context.WithCancel(b.t.Context())
+			err := q.Subscribe(ctx, "s", func(ctx context.Context, _ []layer.Change) error {
+				if calls++; calls == 2 {
+					cancel()
+					return nil
+				}
+				db.cut(code)
+				<-ctx.Done()
+				cause = context.Cause(ctx)
+				db.heal()
+				return cause
+			}, layer.SubscribeOptions{FromOldest: true, Lease: 6 * time.Second, OnError: b.onError})
+			require.NoError(b.t, err)
+			require.Equal(b.t, 2, calls)
+			require.ErrorContains(b.t, cause, "the lease of the subscription has expired")
+			require.Len(b.t, b.reported(), 1)
+			require.ErrorIs(b.t, b.reported()[0], cause)
+			b.close(q, db)
+		})
+	}
+}
+
+// TestSubscriptionRepeatsNoError (contract): the database fails for ten minutes. OnError of a subscription hears of the
+// same error at most once in ten seconds.
+func TestSubscriptionRepeatsNoError(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+		b.fill(1)
+		q, db := b.cutOffQueue(layer.Options{})
+		ctx, cancel := context.WithCancel(b.t.Context())
+		ended, met := make(chan error, 1), make(chan bool, 1)
+		go func() {
+			ended <- q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+				met <- true
+				return nil
+			}, layer.SubscribeOptions{FromOldest: true, OnError: b.onError})
+		}()
+		<-met
+		db.cut(kv.CodeIOError)
+		time.Sleep(10 * time.Minute)
+		n := len(b.reported())
+		require.GreaterOrEqual(b.t, n, 2)
+		require.LessOrEqual(b.t, n, 62) // an error of a take, and one of the lease
+		db.heal()
+		time.Sleep(time.Minute)
+		require.Len(b.t, b.reported(), n)
+		cancel()
+		require.NoError(b.t, <-ended)
+		b.close(q, db)
+	})
+}
+
 // TestCloseEnds: Close of a handle ends, with a deadline and without one, while a receive waits for the database.
 func TestCloseEnds(t *testing.T) {
 	t.Parallel()
