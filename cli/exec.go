@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,7 +27,8 @@ type command struct {
 	stdout func(line []byte) error // an error makes the command one that has failed
 	stderr func(line []byte)
 	// unset is called with the variables that could not be set, and the reason. It may be nil.
-	unset func(variables []string, why string)
+	unset   func(variables []string, why string)
+	timeout time.Duration // after which the command is killed; 0 = never
 }
 
 // killGrace is how long the end of the output is waited for when a command has ended. A process that the command has
@@ -59,10 +61,77 @@ func (e *notRun) Error() string {
 	return fmt.Sprintf("--exec: the shell says that %s (exit code %d): %s", why, e.code, e.text)
 }
 
-// run runs the command with the item's body on its stdin. When ctx ends, run kills the command and its children. A
-// command that has ended with exit code 0 has done its work, also if ctx ends while run waits for the rest of its
-// output. Errors: *notRun, *shortage, those of the command and of its output.
-func (c *command) run(ctx context.Context, item layer.Item) error {
+// checkLine returns a usage error if the shell cannot read a command line, for example because a quote is missing. It
+// does not run the line. If there is no shell it returns nil, because run says so.
+func checkLine(ctx context.Context, line string) error {
+	text, err := exec.CommandContext(ctx, "sh", "-n", "-c", line).CombinedOutput()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() > 0 {
+		return usagef("--exec: the shell cannot read the command: %s", strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// commandTimeout is the cause with which the context of a command ends after --timeout.
+type commandTimeout struct{ after time.Duration }
+
+func (e *commandTimeout) Error() string {
+	return fmt.Sprintf("the command has not ended after %s", e.after)
+}
+
+// Unwrap returns context.DeadlineExceeded.
+func (e *commandTimeout) Unwrap() error { return context.DeadlineExceeded }
+
+// allowance ends the context of a command after the command's timeout. The time does not pass while this process waits
+// until it can print the command's output: that is not the fault of the command, which may have ended.
+type allowance struct {
+	mu    sync.Mutex
+	timer *time.Timer   // nil = the command has no timeout
+	left  time.Duration // guarded by mu; when timer was started last
+	since time.Time     // guarded by mu; of the start
+	holds int           // guarded by mu; how many outputs wait
+}
+
+// allow returns the context of a command, and its allowance. The caller must call free.
+func (c *command) allow(of context.Context) (ctx context.Context, a *allowance, free func()) {
+	ctx, cancel := context.WithCancelCause(of)
+	a = &allowance{left: c.timeout, since: time.Now()}
+	if c.timeout == 0 {
+		return ctx, a, func() { cancel(nil) }
+	}
+	a.timer = time.AfterFunc(c.timeout, func() { cancel(&commandTimeout{c.timeout}) })
+	return ctx, a, func() {
+		a.timer.Stop()
+		cancel(nil)
+	}
+}
+
+// during calls print while the time does not pass.
+func (a *allowance) during(print func()) {
+	if a.timer == nil {
+		print()
+		return
+	}
+	a.mu.Lock()
+	if a.holds++; a.holds == 1 && a.timer.Stop() {
+		a.left -= time.Since(a.since)
+	}
+	a.mu.Unlock()
+	print()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.holds--; a.holds == 0 {
+		a.since = time.Now()
+		a.timer.Reset(max(a.left, 0))
+	}
+}
+
+// run runs the command with the item's body on its stdin. When the context ends, or after the timeout, run kills the
+// command and its children. A command that has ended with exit code 0 has done its work, also if the context ends while
+// run waits for the rest of its output. Errors: *notRun, *shortage, those of the command and of its output.
+func (c *command) run(of context.Context, item layer.Item) error {
+	ctx, allowed, free := c.allow(of)
+	defer free()
 	cmd := exec.CommandContext(ctx, "sh", "-c", c.line)
 	cmd.Stdin = bytes.NewReader(item.Body)
 	env, err := c.environment(item)
@@ -73,10 +142,10 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	var lost error
 	out := &lines{print: func(line []byte) {
 		if lost == nil {
-			lost = c.stdout(line)
+			allowed.during(func() { lost = c.stdout(line) })
 		}
 	}}
-	errs := &lines{print: c.stderr}
+	errs := &lines{print: func(line []byte) { allowed.during(func() { c.stderr(line) }) }}
 	last := &tail{}
 	cmd.WaitDelay = killGrace // for the copy to its stdin
 	ownGroup(cmd)

@@ -475,6 +475,22 @@ func TestNoRoomToCheckTheInput(t *testing.T) {
 	require.NotContains(t, text, "do not enqueue")
 }
 
+// TestWorkCannotReadTheCommand: work refuses a command that the shell cannot read, such as one without its second
+// quote. No message is taken, and none counts an attempt.
+func TestWorkCannotReadTheCommand(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"if", "curl -d '@-"} {
+		app, q := onMemory(t, 3)
+		_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
+		require.NoError(t, err)
+		var stderr bytes.Buffer
+		err = app.Run(t.Context(), []string{"work", "--exec", line, "--until-empty"}, nil, io.Discard, &stderr)
+		require.Equal(t, ExitUsage, ExitCode(err), stderr.String())
+		require.Contains(t, stderr.String(), "the shell cannot read the command")
+		requireGivenBack(t, q, 3)
+	}
+}
+
 // TestWorkWithoutAShell: the same if there is no shell.
 func TestWorkWithoutAShell(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
@@ -593,10 +609,34 @@ func TestWorkTimeout(t *testing.T) {
 	args := []string{"work", "--exec", "sleep $(cat)", "--timeout", "3s", "--until-empty"}
 	err = app.Run(context.Background(), args, nil, new(bytes.Buffer), &stderr)
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
-	require.Contains(t, stderr.String(), "the handler has not ended after 3s")
+	require.Contains(t, stderr.String(), "the command has not ended after 3s")
 	require.Contains(t, stderr.String(), "handled 1 message, 1 failed, 1 given back")
 	err = app.Run(context.Background(), []string{"work", "--exec", "true", "--timeout", "-1s"}, nil, nil, &stderr)
 	require.Equal(t, ExitUsage, ExitCode(err))
+}
+
+// TestWorkTimeoutWaitsForItsReader: a command writes more than a pipe holds, and the output of work is not read for
+// longer than --timeout. The command has not failed.
+func TestWorkTimeoutWaitsForItsReader(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 2)
+	r, stdout := io.Pipe()
+	defer r.Close()
+	ended := make(chan error, 1)
+	var stderr bytes.Buffer
+	args := []string{"work", "--exec", "yes | head -c 300000", "--timeout", "1s", "--max", "2"}
+	go func() { ended <- app.Run(t.Context(), args, nil, stdout, &stderr) }()
+	time.Sleep(3 * time.Second)
+	n := make(chan int64, 1)
+	go func() {
+		read, _ := io.Copy(io.Discard, r)
+		n <- read
+	}()
+	require.NoError(t, <-ended, stderr.String())
+	require.NoError(t, stdout.Close())
+	require.EqualValues(t, 600000, <-n)
+	require.Contains(t, stderr.String(), "handled 2 messages, 0 failed, 0 given back")
+	requireGivenBack(t, q, 0)
 }
 
 // TestWorkExitZeroFinishes (G3): a command with exit code 0 has handled its message, also if the time of --timeout ends

@@ -39,7 +39,8 @@ const workHelp = `Run a command for each message, in order within each group, gr
 
 The command is run by sh -c with the message's body on its stdin and FDBFIFO_GROUP, FDBFIFO_ID,
 FDBFIFO_ATTEMPTS (failed deliveries before this one), FDBFIFO_HEADER_NAME and FDBFIFO_ITEM (all of it, as JSON) in its
-environment. A variable that cannot hold its value is not set: read FDBFIFO_ITEM instead.
+environment. A variable that cannot hold its value is not set: read FDBFIFO_ITEM instead. A COMMAND that the shell
+cannot read, because a quote is missing for example, is refused.
 
 Exit code 0 finishes the message. Any other gives it back, with the end of stderr as the reason, and it is tried again
 after a delay that grows. With 126 and 127 the shell says that it cannot run the command: work ends then, and counts no
@@ -53,8 +54,9 @@ In a queue with facets --where takes only the messages with these facets. --adva
 other facets, in its place, instead of finishing it: a stage of a pipeline.
 
 The output of the commands goes to a pipe or a file as it is, and a last line without an end gets one. Lines of
-commands that run at the same time do not mix, up to 4 MiB a line. On a terminal the control characters of the output
-are escaped, because a message may have some.
+commands that run at the same time do not mix, up to 4 MiB a line. A command waits while its output is not read, and
+the time of --timeout does not pass then. On a terminal the control characters of the output are escaped, because a
+message may have some.
 
 The first Ctrl-C, SIGTERM or SIGHUP lets the commands that run finish, gives back the messages that were not tried, and
 prints a summary. The second one kills the commands, and the process ends within 10 s. The exit code is then 0, or 130
@@ -70,6 +72,9 @@ func newWorkCmd(s *session) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.exec == "" {
 				return usagef("no command is named: give --exec COMMAND")
+			}
+			if err := checkLine(c.Context(), f.exec); err != nil {
+				return err
 			}
 			if f.workers < 1 {
 				return usagef("--workers is %d: 1 or more is wanted", f.workers)
@@ -185,11 +190,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		line:   f.exec,
 		stdout: func(text []byte) error { return w.print(out, text) },
 		stderr: func(text []byte) { w.progress.print(func() { errs.Write(text) }) },
-		unset:  w.tellUnset,
-	}
-	timeout := f.timeout
-	if timeout == 0 {
-		timeout = -1
+		unset:  w.tellUnset, timeout: f.timeout,
 	}
 	handler := worker.Handle(w.handle)
 	if next := f.advance.template; next != nil {
@@ -199,7 +200,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	}
 	worker, err := worker.New(q, handler, worker.Options{
 		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
-		Timeout: timeout, OnError: w.failure, Where: f.where.template, Group: f.group.given(), Unordered: f.unordered,
+		Timeout: -1, OnError: w.failure, Where: f.where.template, Group: f.group.given(), Unordered: f.unordered,
 		Logger: s.acting.workers(), // the screen is told by failure
 		Events: s.beside.hooks(),
 	})
@@ -387,7 +388,7 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 		w.cutOff.Add(1)
 		w.end(&Error{Text: not.Error(), Hint: notRunHint, Err: not})
 		return &worker.RetryError{Uncounted: true, Err: errUntried}
-	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case ctx.Err() != nil:
 		w.cutOff.Add(1)
 	default:
 		w.failed.Add(1)
