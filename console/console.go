@@ -152,7 +152,7 @@ func New(o Options) (*Console, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	o.Logger = callback.Logger(o.Logger, callback.Shield(callback.Patience), func(err error) {
+	o.Logger = callback.Logger(o.Logger, callback.Shield(callback.LogPatience), func(err error) {
 		callback.Report("console: the log has panicked", err)
 	})
 	o.Prefix, o.Hosts = bytes.Clone(o.Prefix), slices.Clone(o.Hosts) // the caller's may change

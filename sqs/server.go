@@ -106,7 +106,7 @@ func NewServer(db kv.DB, o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Logger = callback.Logger(o.Logger, callback.Shield(callback.Patience), func(err error) {
+	o.Logger = callback.Logger(o.Logger, callback.Shield(callback.LogPatience), func(err error) {
 		callback.Report("sqs: the log has panicked", err)
 	})
 	o.Prefix, o.Keys = bytes.Clone(o.Prefix), maps.Clone(o.Keys)

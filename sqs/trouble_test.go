@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -48,6 +49,30 @@ func (t failingTx) Commit() kv.Future[struct{}] {
 		}
 	}
 	return landed
+}
+
+// hangingLog is a log that takes a minute for a record.
+type hangingLog struct{ slog.Handler }
+
+func (hangingLog) Handle(context.Context, slog.Record) error {
+	time.Sleep(time.Minute)
+	return nil
+}
+
+// TestAnswersDoNotWaitForTheLog: the log takes no record, as a terminal that is stopped. Requests are answered, so that
+// no message is counted as received which no client has seen.
+func TestAnswersDoNotWaitForTheLog(t *testing.T) {
+	debug := slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})
+	bubble(t, Options{Logger: slog.New(hangingLog{debug})}, func(e *env) {
+		begun := time.Now()
+		url := e.create("orders")
+		for range 10 {
+			e.send(url, "", "a")
+		}
+		require.NotEmpty(t, e.receive(url))
+		require.Less(t, time.Since(begun), 5*time.Second)
+		time.Sleep(2 * time.Minute) // until the log has its record
+	})
 }
 
 // TestUnknownCommitIsFound: a call succeeds whose commit was applied while the answer was lost. The server may have

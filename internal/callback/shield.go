@@ -16,6 +16,9 @@ type Shield time.Duration
 // Patience is how long a function may take that must return soon: a hook, a log.
 const Patience = 2 * time.Minute
 
+// LogPatience is how long a server waits for its log. It is short, because the answer to a request waits as long.
+const LogPatience = time.Second
+
 // ErrGoexit: a function of the user's has ended its goroutine. It is the Value of the PanicError of such a function.
 var ErrGoexit = errors.New("runtime.Goexit has ended the goroutine, as require does in a test")
 
