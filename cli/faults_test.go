@@ -469,7 +469,8 @@ func TestReadAheadIsBounded(t *testing.T) {
 // TestNoRoomToCheckTheInput: if the folder for temporary files is full, nothing is enqueued, so nothing is confirmed,
 // and the advice is not about the database.
 func TestNoRoomToCheckTheInput(t *testing.T) {
-	text := (&session{}).explain(unspooled(&os.PathError{Op: "write", Path: "/tmp/fdbfifo-1.spool", Err: syscall.ENOSPC}))
+	err := unspooled(&os.PathError{Op: "write", Path: "/tmp/fdbfifo-1.spool", Err: syscall.ENOSPC})
+	text := (&session{}).explain(err)
 	require.Contains(t, text, "no space left on device; nothing was enqueued")
 	require.Contains(t, text, "TMPDIR")
 	require.NotContains(t, text, "do not enqueue")

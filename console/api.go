@@ -163,8 +163,8 @@ type apiDeed struct {
 	ID     *string `json:"id"`    // "" is no id, and refused where an id chooses
 	Reason string  `json:"reason"`
 	DryRun bool    `json:"dry_run"`
-	// DefaultGroup chooses the default group, whose name is empty. It cannot be given with Group. An empty Group is most
-	// often that of a variable which is not set.
+	// DefaultGroup chooses the default group, whose name is empty. It cannot be given with Group. An empty Group is
+	// most often that of a variable which is not set.
 	DefaultGroup bool `json:"default_group"`
 	// After and Before are of a replay: it begins behind the archived message After, and leaves out the messages that
 	// were finished at Before or later. See Action.Next.

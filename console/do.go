@@ -490,7 +490,9 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: there is no verb %q", errAsk, verb)
 	}
-	d := confirmData{Verb: verb, Label: words.Label, Hint: words.Hint, Target: targetOf(in.Values), Back: in.Get("back")}
+	d := confirmData{
+		Verb: verb, Label: words.Label, Hint: words.Hint, Target: targetOf(in.Values), Back: in.Get("back"),
+	}
 	q, err := c.queue(ctx, in.queue())
 	if err != nil {
 		return nil, err

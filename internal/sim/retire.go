@@ -20,7 +20,8 @@ import (
 //
 //   - Close returns within its bound.
 //   - A call that begins when Close has been called fails with ErrClosed. A call that fails with ErrClosed did nothing.
-//   - When Close has returned nil, no claim is left that no caller has, and the handle sends nothing by itself any more.
+//   - When Close has returned nil, no claim is left that no caller has, and the handle sends nothing by itself any
+//     more.
 //   - In the end no key of the handle's own is left.
 
 // Close gives up after closeLeast. It must return within closeBound, because the world may hold back the step that it

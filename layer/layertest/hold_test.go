@@ -176,7 +176,7 @@ func TestUnorderedCost(t *testing.T) {
 		const rounds = 5
 		_, err := q.Enqueue(e.ctx, slices.Repeat([]layer.Message{{Group: "A"}}, rounds)...)
 		require.NoError(t, err)
-		// step keeps what a call has cost in the cheapest round. In another one the handle may read its configuration
+		// step keeps the cost of a call in the cheapest round. In another one the handle may read its configuration
 		// again, which it does after half a second.
 		step := func(least *record.Counters, round int, call func()) {
 			before := r.Counters()
