@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -237,6 +238,9 @@ func withValues(ctx, hooks context.Context) context.Context {
 	c.Value(hookContext{})
 	return c
 }
+
+// String is the text of the caller's context, as those of package context have one. It has no addresses.
+func (c hookContext) String() string { return fmt.Sprint(c.Context) + ".WithValues" }
 
 // Value implements context.Context.
 func (c hookContext) Value(key any) any {
