@@ -47,6 +47,10 @@ const databaseFile = "kv.bbolt"
 
 func openDisk(ctx context.Context, o EngineOptions) (kv.DB, error) {
 	folder := o.Arg
+	if folder == "~" || strings.HasPrefix(folder, "~/") {
+		return nil, usagef("--engine disk:%s: no shell replaces ~ behind a colon: write disk:\"$HOME%s\"",
+			folder, folder[1:])
+	}
 	if folder == "" {
 		var err error
 		if folder, err = dataFolder(); err != nil {
@@ -57,6 +61,9 @@ func openDisk(ctx context.Context, o EngineOptions) (kv.DB, error) {
 	missing := errors.Is(err, fs.ErrNotExist)
 	if missing && !o.Create {
 		return nil, &Error{Text: "there are no queues in " + folder, Exit: ExitNoQueue, Err: fs.ErrNotExist}
+	}
+	if err := checkFolderOfRoot(folder); err != nil {
+		return nil, err
 	}
 	entries, err := os.ReadDir(folder)
 	chosen := err == nil && len(entries) == 0 // a user that has made an empty folder knows where the queues are

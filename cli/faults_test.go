@@ -578,6 +578,16 @@ func TestMemoryKeepsNothing(t *testing.T) {
 	}
 }
 
+// TestHomeBehindAColon: no shell replaces the ~ of disk:~/x. The command refuses it, and makes no folder of that name.
+func TestHomeBehindAColon(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, folder := range []string{"~", "~/queues"} {
+		_, err := openDisk(t.Context(), EngineOptions{Arg: folder, Create: true})
+		require.ErrorContains(t, err, `disk:"$HOME`+folder[1:]+`"`)
+		require.NoDirExists(t, "~")
+	}
+}
+
 // TestEngineWithoutFolder: an engine whose argument is announced and empty, such as disk:$UNSET, is not the default
 // one.
 func TestEngineWithoutFolder(t *testing.T) {

@@ -52,3 +52,28 @@ func trusted(name string) (path string, shared bool, err error) {
 		}
 	}
 }
+
+// checkFolderOfRoot returns an error if this process is root's, and another user leads it to the folder of the queues
+// by a link: that user would choose on which folder a command of root's acts, or where it makes one. The folder of
+// another user may be named: see the operations page.
+func checkFolderOfRoot(folder string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	path, err := filepath.Abs(folder)
+	if err != nil {
+		return err
+	}
+	for at := path; ; at = filepath.Dir(at) {
+		info, err := os.Lstat(at)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err == nil && info.Mode()&fs.ModeSymlink != 0 && userOf(info) > 0 {
+			return fmt.Errorf("%s is a link of another user, so root does not follow it: name the folder itself", at)
+		}
+		if at == filepath.Dir(at) {
+			return nil
+		}
+	}
+}

@@ -135,3 +135,26 @@ func TestSocketBeatsTheSwap(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o644), info.Mode())
 }
+
+// TestRootFollowsNoLinkToAFolder: root does not act on the folder to which a link of another user leads, and makes no
+// folder behind such a link. It follows a link of its own.
+func TestRootFollowsNoLinkToAFolder(t *testing.T) {
+	theirs := strangersFolder(t)
+	own := filepath.Join(t.TempDir(), "own")
+	db, err := openDisk(t.Context(), EngineOptions{Arg: own, Create: true, Notice: t.Logf})
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	link := filepath.Join(theirs, "queues")
+	require.NoError(t, os.Symlink(own, link))
+	mine := filepath.Join(t.TempDir(), "mine")
+	require.NoError(t, os.Symlink(own, mine))
+	db, err = openDisk(t.Context(), EngineOptions{Arg: mine, Notice: t.Logf})
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	require.NoError(t, os.Lchown(link, 65534, 65534))
+	for _, folder := range []string{link, filepath.Join(link, "below", "new")} {
+		_, err = openDisk(t.Context(), EngineOptions{Arg: folder, Create: true, Notice: t.Logf})
+		require.ErrorContains(t, err, link+" is a link of another user")
+	}
+	require.NoDirExists(t, filepath.Join(own, "below"))
+}

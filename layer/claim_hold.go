@@ -254,6 +254,8 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 // So the receive also gets the items of these holds. Example: 1 is free, and the hold of 2 has expired: the receive
 // gets 1 and 2. If the transaction has ended enough holdings, reach leaves the others to the next transaction.
 func (c *claimer) reach(l *look) error {
+	c.chores.reached = min(l.limit, maxChores)
+	defer func() { c.chores.reached = 0 }()
 	for l.err == nil && l.seen.behindOver && !c.tired() {
 		if _, err := c.endHolds(l.seen.group(), c.endHoldAt); err != nil {
 			return err

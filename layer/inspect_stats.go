@@ -48,7 +48,7 @@ const (
 type groupCounts struct {
 	inspection
 	o     StatsOptions
-	where string // the packed template; "" = whole groups
+	where string // the packed template; "" = whole groups. In an unordered queue it is that of the free items.
 	retro retro  // how the queue delays messages that have no delay of their own
 	// follows is how many of the first hints verify follows to their groups.
 	follows int
@@ -66,7 +66,7 @@ type groupCounts struct {
 	claims                     []head              // the held groups; group is the name of the lane
 	taken                      map[string]bool     // the held groups, and those with a grant
 	messages                   int64               // in the delayed groups, as far as counted
-	inTurn                     map[string]bool     // the groups of which a hold was met, if items are claimed in turn
+	inTurn                     map[string]bool     // the groups of which a hold was met
 	hinted                     map[string]hintSays // what the first hints lead to, by lane
 	lapsed                     int64               // in a queue with LeasePerItem, the holds whose lease has expired
 }
@@ -364,19 +364,20 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		c.later++
 	}
 	h := head{group: p.group, index: t.head}
-	// With a lease for each item (LeasePerItem) each hold has a timer, and the group counts once.
-	if group, turns := c.keys.plan.TurnOf(p.lane); turns {
-		if kind == rec.KindClaim && p.index <= c.nowMS {
+	// Each hold has a timer, and the group counts once.
+	if lanes.IsHold(p.lane) {
+		if c.where == "" && kind == rec.KindClaim && p.index <= c.nowMS { // the items are claimed in turn
 			c.lapsed++
 		}
-		if c.inTurn[group] {
-			c.passTimer(p.index) // a group counts once, by the hold that ends first
+		hint := c.hinted[lanes.Name(p.group, c.where)]
+		if c.inTurn[p.group] || hint == hintReady && p.index <= c.nowMS {
+			c.passTimer(p.index) // counted by its hint, or by the hold that ends first
 			return false
 		}
 		if c.inTurn == nil {
 			c.inTurn = make(map[string]bool)
 		}
-		c.inTurn[group] = true
+		c.inTurn[p.group] = true
 	}
 	if c.isVoid(p.group, kind, p.index) {
 		c.passTimer(p.index)
@@ -647,7 +648,9 @@ type Stats struct {
 	// whose next message is delayed. A timer that is due may be stale, too: until a receive has looked, its group
 	// counts as ready. Groups that are paused or halted count in neither, as far as their marks are among the first
 	// 10,000, and their hints among the first 10,000 of a shard. In a queue with LeasePerItem a group counts once, by
-	// the first of its items' timers. Beyond the first 10,000 timers each item in flight counts.
+	// its hint or by the first of its items' timers. In an unordered queue the groups are those of unordered receives:
+	// a group may be ready and held, and a claim of the whole group makes it a delayed group. Beyond the first 10,000
+	// timers each item in flight counts.
 	ReadyGroups int64
 	BusyGroups  int64
 	// HeldGroups and DelayedGroups are the two kinds of busy groups: under a claim or a grant; and waiting for a retry,
@@ -759,7 +762,7 @@ type StatsOptions struct {
 // statsAsked are StatsOptions with their defaults, held to their bounds.
 type statsAsked struct {
 	StatsOptions
-	where string // the packed template; "" = whole groups
+	where string // the packed template; "" = whole groups. In an unordered queue it is that of the free items.
 	// begun is the start of the last attempt of the transaction. slow counts the attempts that outlasted slowStats.
 	// Each divides the number of hints that are followed by four, because so many reads may outlast a transaction on a
 	// slow cluster.
@@ -786,7 +789,8 @@ func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 		return a, &LimitError{What: "timers", Unit: "timers", Got: int64(o.MaxTimers), Min: 1, Max: statsTimers}
 	}
 	a.StatsOptions = o
-	a.where, err = q.keys.whereGiven(o.Where)
+	where, err := q.keys.whereGiven(o.Where)
+	a.where = q.keys.plan.CountedWhere(where)
 	return a, err
 }
 

@@ -589,6 +589,7 @@ type chores struct {
 	halvings             int  // how often the bounds are halved, see advice.Stride
 	done                 int  // in all: each removes its cause
 	lapsed               int  // holdings (claims, delays, grants) ended whose time was over, see lapse
+	reached              int  // as many of them may be ended for a group that the receive is about to claim, see tired
 	agedItems, agedBytes int  // items past retention removed, and the bytes of their values
 	postponed            bool // a group was left to the next transaction
 }
@@ -617,8 +618,11 @@ func halved(bound, times int) int { return max(1, bound>>min(times, 16)) }
 func (w *txn) enough() bool { return w.chores.done >= w.chores.most(maxChores) || w.crowded() }
 
 // tired reports whether the transaction has ended maxLapsed holdings whose time was over, or is crowded. It must then
-// end no more of them.
-func (w *txn) tired() bool { return w.chores.lapsed >= w.chores.most(maxLapsed) || w.crowded() }
+// end no more of them. More are ended of a group whose items the receive is about to claim one by one: what it left
+// would wait until the items before are settled.
+func (w *txn) tired() bool {
+	return w.chores.lapsed >= w.chores.most(max(maxLapsed, w.chores.reached)) || w.crowded()
+}
 
 // leaves reports whether the transaction may have left chores to the next, so that the caller should look again. A
 // transaction that has written nothing has left none: the next one would read the same groups and come no further.

@@ -169,6 +169,7 @@ func TestTaskThatFailsSaysSo(t *testing.T) {
 		broken.Store(true)
 		e.call("StartMessageMoveTask", object{"SourceArn": e.attributes(dead)["QueueArn"]})
 		time.Sleep(10 * time.Minute)
+		synctest.Wait() // nothing writes to the log
 		said := strings.Count(log.String(), "a step of a move task has failed")
 		require.Contains(e, []int{10, 11}, said, log.String())
 		broken.Store(false)

@@ -216,7 +216,8 @@ func TestUnorderedCost(t *testing.T) {
 	require.Equal(t, of(ack), of(ack1000))
 }
 
-// TestStatsOfAnUnorderedQueue (unordered): an unordered queue has no views. Its ready groups are counted as groups.
+// TestStatsOfAnUnorderedQueue (unordered): an unordered queue has no views. Its groups are counted as unordered
+// receives see them: a group with a free item is ready, also while another of its items is held.
 func TestStatsOfAnUnorderedQueue(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.unordered("lanes", nil, 1)[0]
@@ -231,6 +232,21 @@ func TestStatsOfAnUnorderedQueue(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, stats.Views)
 	require.EqualValues(t, 3, stats.Depth-stats.InFlight)
+	groups := func() [3]int64 {
+		stats, err := q.Stats(e.ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		require.Zero(t, stats.Delayed)
+		return [3]int64{stats.ReadyGroups, stats.HeldGroups, stats.DelayedGroups}
+	}
+	require.Equal(t, [3]int64{2, 1, 0}, groups(), "the other item of the group is ready")
+	for range 3 {
+		claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true, Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+	}
+	require.Equal(t, [3]int64{0, 2, 0}, groups(), "each group counts once")
+	e.clock.advance(time.Hour)
+	require.Equal(t, [3]int64{2, 0, 0}, groups(), "the leases have expired")
 }
 
 // TestUnreadableHoldKeepsItsItemAlone (G5): the record of a hold cannot be read. Receives and takes of the group, named

@@ -53,6 +53,9 @@ func TestLapsedBehindAFreeHead(t *testing.T) {
 				require.Len(e.t, claims, 3)
 				end(q, claims)
 				e.clock.advance(11 * time.Second)
+				stats, err := q.Stats(e.ctx, layer.StatsOptions{})
+				require.NoError(e.t, err)
+				require.EqualValues(e.t, 1, stats.ReadyGroups)
 				var got string
 				if take {
 					require.NoError(e.t, q.Once(e.ctx, func(tx kv.Tx) error {
@@ -73,6 +76,30 @@ func TestLapsedBehindAFreeHead(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLargeBatchComesBackWhole (lease_per=item): the process with a batch of a group dies, so that all its leases
+// lapse. The next receive gets the whole batch: what is left of the group would wait until the messages before it are
+// settled.
+func TestLargeBatchComesBackWhole(t *testing.T) {
+	for _, n := range []int{10, 30, 90} {
+		e := newClockedEnv(t)
+		q := e.inTurn("batch", nil, 1)[0]
+		var all string
+		for i := range n {
+			body := fmt.Sprint(i, " ")
+			_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte(body)})
+			require.NoError(t, err)
+			all += body
+		}
+		for range 2 {
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: n, CountExpired: true})
+			require.NoError(t, err)
+			require.Equal(t, all, bodiesInTurn(claims))
+			e.clock.advance(time.Hour)
+		}
+		e.sound("batch")
+	}
 }
 
 // wholeOrLess requires all free messages. With faults a transaction may end fewer holds, so it then requires only the

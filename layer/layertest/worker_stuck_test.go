@@ -105,19 +105,20 @@ func TestStuckHook(t *testing.T) {
 	t.Parallel()
 	inBubble(t, layer.Config{}, func(b *bubble) {
 		b.fill(100)
-		gate, begun := make(chan struct{}), 0
+		gate := make(chan struct{})
+		var begun atomic.Int64
 		w := b.worker(worker.Handle(func(_ context.Context, d *worker.Delivery) error {
 			b.called(d.Item)
 			return nil
 		}), worker.Options{Concurrency: 1, Events: worker.Events{Started: func(worker.Event) {
-			begun++
+			begun.Add(1)
 			<-gate
 		}}})
 		w.Start()
 		time.Sleep(3 * time.Minute)
 		require.EqualValues(b.t, 100, b.stats().Acked)
 		require.Len(b.t, b.seen(), 100)
-		require.Equal(b.t, 1, begun)
+		require.EqualValues(b.t, 1, begun.Load())
 		require.Len(b.t, b.reported(), 1)
 		var stuck *worker.StuckError
 		require.ErrorAs(b.t, b.reported()[0], &stuck)
@@ -126,7 +127,7 @@ func TestStuckHook(t *testing.T) {
 		time.Sleep(time.Second)
 		b.fill(1)
 		time.Sleep(time.Second)
-		require.Equal(b.t, 2, begun)
+		require.EqualValues(b.t, 2, begun.Load())
 		require.NoError(b.t, w.Stop(b.t.Context()))
 	})
 }

@@ -599,6 +599,15 @@ func (p Plan) HoldWhere() string {
 	return Free
 }
 
+// CountedWhere returns the packed template by which the groups of a template are counted. Those of whole groups ("") in
+// an unordered queue are counted by their free items.
+func (p Plan) CountedWhere(where string) string {
+	if where == "" && p.TakesAny() {
+		return Free
+	}
+	return where
+}
+
 // ClaimsItems reports whether receives by the packed template claim single items, and end such claims.
 func (p Plan) ClaimsItems(where string) bool { return p.HasHolds() && where == p.HoldWhere() }
 
