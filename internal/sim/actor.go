@@ -70,8 +70,12 @@ func (a *actor) sleep(d time.Duration) {
 // call makes one call and notes it. o's results must be assigned by fn.
 func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	ctx, cancel := a.ctx, context.CancelFunc(func() {})
-	limited := a.w.faulty && a.chance(a.w.knobs.giveUp)
-	if limited {
+	limited := o.leaves || a.w.faulty && a.chance(a.w.knobs.giveUp)
+	switch {
+	case o.leaves:
+		after := a.below(20*time.Millisecond).Truncate(time.Microsecond) + time.Duration(500+a.id)
+		ctx, cancel = context.WithTimeout(ctx, after)
+	case limited:
 		after := []time.Duration{2 * time.Second, 20 * time.Millisecond}[a.rng.IntN(2)]
 		ctx, cancel = context.WithTimeout(ctx, a.below(after).Truncate(time.Microsecond)+time.Duration(500+a.id))
 	}

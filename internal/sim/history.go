@@ -27,6 +27,7 @@ type op struct {
 	outcome    outcome
 	told       linear.Outcome // the outcome by its error
 	limited    bool           // its context may end before it does
+	leaves     bool           // its context ends while it runs, or a little later
 	over       bool           // it returned; an actor that died did not live to see it
 	lent       []func()       // write over what the call was given
 	beginAt    time.Time

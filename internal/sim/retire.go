@@ -72,6 +72,20 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	if h.dead || h.retired {
 		return
 	}
+	for range a.rng.IntN(6) { // the callers leave, and the handle must give back what these receives claim
+		options := a.receiveOptions()
+		o := &op{kind: "receive", leaves: true, beats: options.Heartbeat, wantsState: options.State}
+		options = o.lendReceive(options)
+		if err := a.call(o, func(ctx context.Context) (err error) {
+			o.claims, err = a.q.Receive(ctx, options)
+			return err
+		}); err != nil {
+			w.mark("caller of a receive left before the close")
+		}
+	}
+	if h.dead || h.retired {
+		return
+	}
 	w.sched.trace.note("handle closes", h.who)
 	h.retired = true
 	var work []*actor
