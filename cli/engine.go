@@ -86,10 +86,19 @@ func openDisk(ctx context.Context, o EngineOptions) (kv.DB, error) {
 // slowOpening is how long a command opens a folder without a word.
 const slowOpening = time.Second
 
-// openInTime opens a folder. It returns errInterrupted as soon as ctx ends. A database that is open later is closed.
+// leftOpening is how long an interrupted command waits for an opening to end, so that usually nothing of the command
+// works in the folder when it ends.
+const leftOpening = 300 * time.Millisecond
+
+// openInTime opens a folder. It returns errInterrupted when ctx ends, at most leftOpening later. A database that is
+// open later is closed.
 func openInTime(ctx context.Context, folder string, tell func(format string, args ...any)) (openedFolder, error) {
-	opened := make(chan openedFolder)
+	if ctx.Err() != nil {
+		return openedFolder{}, errInterrupted
+	}
+	opened, over := make(chan openedFolder), make(chan struct{})
 	go func() {
+		defer close(over)
 		f := openFolder(folder)
 		select {
 		case opened <- f:
@@ -105,6 +114,10 @@ func openInTime(ctx context.Context, folder string, tell func(format string, arg
 		case f := <-opened:
 			return f, nil
 		case <-ctx.Done():
+			select {
+			case <-over:
+			case <-time.After(leftOpening):
+			}
 			return openedFolder{}, errInterrupted
 		case <-slow:
 			tell("still opening %s: the file is large, or another process has the folder and does not answer", folder)
