@@ -55,7 +55,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 	var open *Error       // of the last attempt's commit, if that may have landed
 	for {
 		if ctx.Err() != nil {
-			return 0, before.failed(open.because(causeOf(ctx)))
+			return 0, before.failed(open.because(CauseOf(ctx)))
 		}
 		before, open = a, nil
 		err := watch.in(func() error { return fn(tx, a) })
@@ -117,10 +117,11 @@ func isCause(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
 }
 
-// causeOf returns the cause of a context that has ended. If the cause wraps an *Error, it comes in an *Error of code
-// 1101. Example: the cause is the error of another call, as in a group of goroutines of which the first error ends all.
-// The code of that call must not be taken for the caller's.
-func causeOf(ctx context.Context) error {
+// CauseOf returns the cause of a context that has ended, for the error of a call. If the cause wraps an *Error, it
+// comes in an *Error of code 1101, because its code is that of another call. Example: an enqueue of unknown outcome
+// ends the context of a group of goroutines. The other enqueues of the group, which were never sent, must not be of
+// unknown outcome, too.
+func CauseOf(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if Code(cause) != 0 {
 		return &Error{Code: CodeOperationCancelled, Cause: cause}

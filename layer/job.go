@@ -9,7 +9,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
-	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -532,7 +531,7 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 		case <-grace.C:
 		case <-ctx.Done():
 			grace.Stop()
-			return line.CauseOf(ctx)
+			return kv.CauseOf(ctx)
 		}
 		if err := q.raiseFrom(ctx, stored.shards); err != nil {
 			return err

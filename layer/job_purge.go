@@ -11,7 +11,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
-	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -888,7 +887,7 @@ func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptio
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return wrap(call, line.CauseOf(ctx))
+			return wrap(call, kv.CauseOf(ctx))
 		}
 		if _, err := kv.Run(ctx, db, o.Tx, d.clear); err != nil {
 			return wrap(call, err)

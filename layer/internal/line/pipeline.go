@@ -232,20 +232,8 @@ func (p *Pipeline[O]) await(ctx context.Context, o O) error {
 		return o.Err()
 	case <-ctx.Done():
 		p.yieldUnless(ctx, o, "leave")
-		return p.leave(o, CauseOf(ctx))
+		return p.leave(o, kv.CauseOf(ctx))
 	}
-}
-
-// CauseOf returns the cause of a context that has ended, for the error of a call. If the cause wraps a *kv.Error, it
-// comes in a *kv.Error of code 1101, as in the errors of kv.Run, because the code is that of another call. Example: an
-// enqueue of unknown outcome ends the context of a group of goroutines. The other enqueues of the group, which were
-// never sent, must not be of unknown outcome, too.
-func CauseOf(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if kv.Code(cause) != 0 {
-		return &kv.Error{Code: kv.CodeOperationCancelled, Cause: cause}
-	}
-	return cause
 }
 
 // yieldUnless calls env.Yield, unless o has ended: then the caller has nothing to wait for.
@@ -261,7 +249,7 @@ func (p *Pipeline[O]) yieldUnless(ctx context.Context, o O, who string) {
 // nothing, if ctx has ended or the pipeline is closed.
 func (p *Pipeline[O]) enterAll(ctx context.Context, os []O) error {
 	if ctx.Err() != nil {
-		return CauseOf(ctx)
+		return kv.CauseOf(ctx)
 	}
 	for _, o := range os {
 		begin(o)
@@ -284,7 +272,7 @@ func begin[O Operation](o O) { o.op().ended, o.op().load = make(chan struct{}), 
 // the pipeline is closed: then o was not run.
 func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
 	if ctx.Err() != nil {
-		return CauseOf(ctx)
+		return kv.CauseOf(ctx)
 	}
 	begin(o)
 	p.mu.Lock()
@@ -306,7 +294,7 @@ func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if o.op().tx == &b.transaction {
-			o.op().abandon(CauseOf(ctx))
+			o.op().abandon(kv.CauseOf(ctx))
 		}
 	})
 	defer stop()
