@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -71,8 +70,7 @@ type subscription struct {
 	vain   int          // watches in a row that have ended at once, although there was no change
 	told   bool         // the error of a failed watch was reported
 
-	// news has when an error that is not the handler's was reported last: by its code, or else by its text.
-	news map[string]time.Time
+	news callback.News // the reported errors that are not the handler's
 
 	slip atomic.Pointer[error] // a mistake of a handler that has succeeded; nil = there is none
 
@@ -140,7 +138,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 // run takes the subscription and serves it, again and again, until ctx ends or the queue is gone. Subscribe lists the
 // keys. At its end it releases the subscription, unless the queue is gone or a store of the place may still be
 // committed. The result is nil if ctx has ended, ErrClosed if the handle was closed, or an error that is final. Every
-// other error is reported, the same one once in reportAgain.
+// other error is reported, the same one at most once in callback.NewsAgain.
 func (s *subscription) run(ctx context.Context) error {
 	defer s.q.readers.Delete(s.token)
 	closed := error(nil)
@@ -164,7 +162,7 @@ func (s *subscription) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break // also if the subscription was taken, perhaps, at the very end
 		}
-		if err != nil && s.isNews(err) {
+		if err != nil && s.news.Has(kv.Code(err), err) {
 			s.report(err)
 		}
 		if closed = s.pause(ctx, "subscription", wait); closed != nil {
@@ -208,31 +206,6 @@ func (s *subscription) report(err error) {
 	default:
 		s.log(err)
 	}
-}
-
-const (
-	// reportAgain is how long an error that ends the service is not reported again.
-	reportAgain = 10 * time.Second
-	// mostNews bounds the errors of which a subscription remembers when they were reported.
-	mostNews = 100
-)
-
-// isNews reports whether an error is to be reported. It is not if the same error was reported less than reportAgain
-// ago: one of the database with the same code, or another one with the same text. A failure of the database may come
-// again once a second, for hours.
-func (s *subscription) isNews(err error) bool {
-	is := err.Error()
-	if code := kv.Code(err); code != 0 {
-		is = strconv.Itoa(code)
-	}
-	if last, known := s.news[is]; known && time.Since(last) < reportAgain {
-		return false
-	}
-	if len(s.news) >= mostNews || s.news == nil {
-		s.news = make(map[string]time.Time)
-	}
-	s.news[is] = time.Now()
-	return true
 }
 
 // log writes an error to slog.Default.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fdbfifo/internal/callback"
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -131,7 +132,7 @@ func (e *StopError) Unwrap() error {
 }
 
 func (w *Worker) report(err error) {
-	if err == nil || !w.trouble.isNews(err) {
+	if err == nil || !w.trouble.Has(kv.Code(err), err) {
 		return
 	}
 	w.log.Warn("worker: error", "error", err)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"fdbfifo/internal/callback"
-	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -21,25 +20,9 @@ type pace struct {
 	next    time.Time     // guarded by mu; when the next goroutine may ask
 }
 
-// trouble gives a worker one log line for the same error of several goroutines.
-type trouble struct {
-	mu   sync.Mutex
-	told map[same]time.Time // guarded by mu; when such an error was reported last
-}
-
-// same names errors that are reported together: those of the database with one code, others with one text.
-type same struct {
-	code int
-	text string // "" with a code
-}
-
 const (
 	// longestPause bounds the pause between two receives while the database fails.
 	longestPause = time.Second
-	// reportAgain is how long the same error is not reported again.
-	reportAgain = 10 * time.Second
-	// mostTold is of how many errors a worker remembers when they were reported. It forgets all when there are more.
-	mostTold = 1000
 )
 
 func newPace() *pace { return &pace{turn: make(chan struct{}, 1)} }
@@ -110,24 +93,4 @@ func (p *pace) leave(alone bool, err error) {
 	if alone {
 		<-p.turn
 	}
-}
-
-// isNews reports whether an error is to be reported. It is not if the same error was reported less than reportAgain
-// ago: an error of the database with the same code, or another error with the same text.
-func (t *trouble) isNews(err error) bool {
-	is := same{code: kv.Code(err)}
-	if is.code == 0 {
-		is.text = err.Error()
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := time.Now()
-	if last, known := t.told[is]; known && now.Sub(last) < reportAgain {
-		return false
-	}
-	if len(t.told) >= mostTold {
-		clear(t.told)
-	}
-	t.told[is] = now
-	return true
 }

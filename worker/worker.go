@@ -170,7 +170,7 @@ type Worker struct {
 	done     chan struct{} // closed when all hands have ended
 	returned chan struct{} // holds a token if a call has ended since the worker was stopped
 	wg       sync.WaitGroup
-	trouble  *trouble
+	trouble  callback.News // the reported errors
 
 	mu      sync.Mutex
 	started bool            // guarded by mu
@@ -229,7 +229,6 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	w := &Worker{o: o, least: o.Concurrency, most: o.MaxConcurrency}
 	w.left, w.handling = make(map[*call]bool), make(map[layer.ID]*call)
 	w.hanging = make(map[string]int)
-	w.trouble = &trouble{told: make(map[same]time.Time)}
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	w.log = callback.Logger(o.Logger, shield, w.failing)
