@@ -927,9 +927,10 @@ const (
 
 // pauseIsOver reports whether suspectPause is over since the handle has given the suspect item of g: by the handle's
 // clock, and by versions, because that clock may have stepped ahead. If the clock was set back, versions alone tell.
-func pauseIsOver(g *givenSuspect, m moment) bool {
+func pauseIsOver(v *view, g *givenSuspect) (bool, error) {
+	m, err := v.moment()
 	passed := m.nowMS - g.sinceMS
-	return (passed < 0 || passed >= suspectPause.Milliseconds()) && m.old(g.Token, suspectPause)
+	return (passed < 0 || passed >= suspectPause.Milliseconds()) && m.old(g.Token, suspectPause), err
 }
 
 // mayGiveSuspect reports whether a receive may give a suspect item with this attempt record now. In a transaction of
@@ -960,13 +961,17 @@ func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 			of = g.q.viewOf(w.ctx, w.read)
 		}
 		// A claim that no longer matters is passed over.
-		last := i == len(given)-1 || given[i+1].q != g.q
-		m, err := of.moment()
-		if err != nil {
-			return false, err
-		}
-		if !g.grave && !grave && (!last || pauseIsOver(&g, m)) {
-			continue
+		if !g.grave && !grave {
+			over := i < len(given)-1 && given[i+1].q == g.q // it is not the last of its handle
+			if !over {
+				over, err = pauseIsOver(&of, &g)
+			}
+			if err != nil {
+				return false, err
+			}
+			if over {
+				continue
+			}
 		}
 		if g.number > w.suspects.turn.known {
 			return false, nil // the transaction may not see the claim yet
