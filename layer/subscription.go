@@ -245,10 +245,7 @@ func (s *subscription) pauseUntil(
 		case failed = <-watch:
 		case <-ctx.Done():
 		case <-look.C:
-			if err := s.closed(); err != nil {
-				return nil, err
-			}
-			if over == nil || !over() {
+			if s.closed() == nil && (over == nil || !over()) {
 				continue
 			}
 		}
