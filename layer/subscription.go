@@ -1015,8 +1015,8 @@ func (e *MissedError) Error() string {
 // After an error or a panic the same changes come again, because order is kept. A handler must return nil to pass over
 // a change. A nil pointer to an error type of this module, such as a nil *kv.Error, counts as nil and is reported, as
 // in package worker. The handler's context ends when another process has taken over, or ctx ends. The handler must
-// return then: while it runs, this process extends the lease, and Subscribe does not return. For effects that happen
-// once use SubscribeTx.
+// return then: while it runs, this process extends the lease, and Subscribe does not return. A closed handle extends no
+// lease, see Close. For effects that happen once use SubscribeTx.
 //
 // Reads: the rows of changes, at snapshot. Reads and writes, with conflicts: the cursor, which has the place, and the
 // reader, which has the lease. Subscribe sets a watch on a key that every change writes.

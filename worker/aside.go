@@ -192,6 +192,7 @@ func (h *inHand) settledBefore(ctx context.Context, s layer.Settlement, refused 
 	if !ok || !errors.Is(refused, layer.ErrClaimLost) {
 		return nil
 	}
+	h.test.Pause(ctx, "refused") // two calls may have shared the transaction
 	why, err := h.source.q.Admin().Why(ctx, id, nil)
 	if err != nil || why.Reasons[0].Cause == layer.CauseGone {
 		return err

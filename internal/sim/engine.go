@@ -282,9 +282,11 @@ func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 	if err == nil || kv.Code(err) != kv.CodeNotCommitted {
 		w.sched.applied(&t.foot)
 	}
-	if err != nil { // also if no caller ever learns of it: a late commit of a dead process is late
-		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = kv.Code(err)
+	code := kv.Code(err)
+	if err != nil && code == 0 {
+		code = kv.CodeCommitUnknownResult // ctx has ended: the caller never learns of the answer
 	}
+	w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = code // also of a dead process, whose late commit is late
 	t.park("committed")
 	switch {
 	case t.e.dead.Load():
@@ -293,9 +295,9 @@ func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 		err = &kv.Error{Code: kv.CodeCommitUnknownResult}
 		w.mark("commit applied, and its answer lost in a crash of the store")
 	}
-	if err != nil {
-		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = kv.Code(err)
-		t.markFailure(kv.Code(err))
+	if code := kv.Code(err); code != 0 {
+		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = code
+		t.markFailure(code)
 	}
 	return v, err
 }

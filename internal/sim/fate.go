@@ -116,6 +116,9 @@ func (w *world) closeDead(h *handle) {
 	if h.consumer != nil {
 		go h.consumer.Stop(ended)
 	}
+	if h.q == nil {
+		return // it died while it was opened
+	}
 	if err := h.q.Close(ended); err == nil {
 		w.mark("death of an idle handle")
 	}

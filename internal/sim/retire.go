@@ -65,7 +65,8 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	if stops && h.consumer != nil {
 		err := h.consumer.Stop(a.ctx)
 		a.park("stopped")
-		if stopped := new(worker.StopError); err != nil && !errors.As(err, &stopped) {
+		stopped := new(worker.StopError)
+		if err != nil && !errors.As(err, &stopped) && !errors.Is(err, worker.ErrNoAnswer) { // the world may have paused
 			w.violation("worker: %v", err)
 		}
 	}
@@ -87,7 +88,7 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 		return
 	}
 	w.sched.trace.note("handle closes", h.who)
-	h.retired = true
+	h.retired, h.closedAt = true, w.sched.step()
 	var work []*actor
 	for _, b := range h.actors {
 		if b != a && !b.over {
@@ -122,7 +123,7 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	}
 	for {
 		next, err := w.openHandle(w.openAgain, skew)
-		if err == nil {
+		if err == nil && !next.dead {
 			w.takeUp(work, next)
 			return
 		}
@@ -166,9 +167,15 @@ func (w *world) sends(t *transaction) {
 	}
 }
 
-// left checks that handles that were closed in good order have left no rows. Rows of a commit of unknown outcome are
-// allowed: the handle does not know of them, and another handle clears them at their deadline.
+// left checks that handles that were closed in good order have left no claims and no rows. Rows of a commit of unknown
+// outcome are allowed: the handle does not know of them, and another handle clears them at their deadline.
 func (w *world) left() {
+	for _, l := range w.leftBy {
+		if !w.anyoneHas(l.group, l.token, l.sent) {
+			who := l.sent.attempt.who
+			w.violation("handle %d was closed, and left claim %d of %q, which no caller has", who, l.token, l.group)
+		}
+	}
 	for _, name := range ownKeys {
 		for _, row := range w.rows(section(name), 0) {
 			n, _ := numberOf(row.Key)
@@ -179,10 +186,12 @@ func (w *world) left() {
 	}
 }
 
-// lockedClaim is a claim in the database: a lock and its token.
+// lockedClaim is a claim in the database: a lock, its token, and its owner. Of two handles that claim at the same
+// version with the same token one fails.
 type lockedClaim struct {
 	key   string
 	token int64
+	owner string
 }
 
 // sentClaim is the commit by which a handle has sent a claim.
@@ -191,8 +200,8 @@ type sentClaim struct {
 	at      time.Time
 }
 
-// sentClaims are the claims of a run in which handles are closed: the first commit that had the claim. It is nil in
-// other runs.
+// sentClaims are the claims of a run in which handles are closed: the first commit that had the claim and has not
+// failed. It is nil in other runs.
 type sentClaims map[lockedClaim]sentClaim
 
 // send notes a claim that a transaction writes.
@@ -202,8 +211,8 @@ func (s sentClaims) send(t *transaction, x write) {
 		if err != nil || !l.is("claim") {
 			return
 		}
-		c := lockedClaim{string(x.key), l.token}
-		if _, known := s[c]; !known {
+		c := lockedClaim{string(x.key), l.token, l.owner}
+		if before, known := s[c]; !known || !mayHaveLanded(t.e.w.outcomes[before.attempt]) {
 			s[c] = sentClaim{attemptID{t.e.who, t.n, t.attempt}, time.Now()}
 		}
 	}
@@ -225,15 +234,24 @@ func (w *world) leftClaims(h *handle) {
 			if err != nil || !l.is("claim") || l.beat != "" || l.endMS <= h.now().UnixMilli() {
 				continue
 			}
-			sent := w.claims[lockedClaim{string(row.Key), l.token}]
+			sent := w.claims[lockedClaim{string(row.Key), l.token, l.owner}]
 			if sent.attempt.who != h.who || mayLandLate(w.outcomes[sent.attempt]) {
 				continue
 			}
 			if !w.anyoneHas(group, l.token, sent) {
-				w.violation("handle %d was closed, and left claim %d of %q, which no caller has", h.who, l.token, group)
+				w.sched.trace.note("left", h.who, group, l.token)
+				w.leftBy = append(w.leftBy, leftClaim{group, l.token, sent})
 			}
 		}
 	}
+}
+
+// leftClaim is a claim that was there when its handle was closed, and that no caller had. A call that waits for a slow
+// hook may return it yet, so the verdict is given in the end.
+type leftClaim struct {
+	group string
+	token int64
+	sent  sentClaim
 }
 
 // anyoneHas reports whether a caller has a claim, or may get it.
@@ -265,6 +283,10 @@ func (a *actor) turnedAway(o *op, retired bool, err error) bool {
 
 // turnsAway reports whether err is that of a call which the handle refused because it is closed.
 func (h *handle) turnsAway(err error) bool { return h.retired && errors.Is(err, layer.ErrClosed) }
+
+// closedBy reports whether Close of the handle was called before a step. From then on its subscriptions extend no lease
+// and store no place.
+func (h *handle) closedBy(step int) bool { return h.retired && h.closedAt <= step }
 
 // leave ends the actor's goroutine if its handle is closed. Another actor takes up the work.
 func (a *actor) leave(err error) {

@@ -238,7 +238,7 @@ func (m *model) compareMessage(o *op, i int, id layer.ID) {
 		}
 	case sent.Delay > 0:
 		due = s.enqueuedMS + sent.Delay.Milliseconds()
-	case config.Delay > 0 && !config.RetroactiveDelay:
+	case config.Delay >= time.Millisecond && !config.RetroactiveDelay: // the queue keeps whole milliseconds
 		due = s.enqueuedMS + config.Delay.Milliseconds()
 	}
 	if s.dueMS != due && !waiting {

@@ -23,3 +23,8 @@ var landsLate = []fault.Kind{fault.TimedOutLate, fault.VersionChangedLate}
 func mayLandLate(code int) bool {
 	return code == kv.CodeTransactionTimedOut || code == kv.CodeClusterVersionChanged
 }
+
+// mayHaveLanded reports whether a commit with that code is in the database, perhaps.
+func mayHaveLanded(code int) bool {
+	return code == 0 || code == kv.CodeCommitUnknownResult || mayLandLate(code)
+}

@@ -115,6 +115,7 @@ type world struct {
 	owned      map[uuid.UUID]int    // what handles name their own keys by, and the handle
 	written    map[string]attemptID // by which such a key was set last
 	claims     sentClaims           // nil = no handle is closed
+	leftBy     []leftClaim          // by handles that were closed
 	violations []string
 	report     *Report
 }
@@ -135,6 +136,7 @@ type handle struct {
 	died      int // the step; 0 = it lives
 	diedAt    time.Time
 	retired   bool // Close was called while its actors worked
+	closedAt  int  // the step of that call
 	silent    bool // and has returned nil
 	stood     int  // how often the process has stood still
 }
@@ -375,7 +377,7 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 		Test: w.testOptions(h.who, w.o.Seed<<8+uint64(h.who)), Hooks: w.hooks(h.who),
 		Tx: kv.TxOptions{OnTrouble: func(kv.Trouble) {}}, // keeps outages out of the log
 	})
-	h.q, h.dead = q, err != nil
+	h.q, h.dead = q, h.dead || err != nil
 	return h, err
 }
 
