@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -288,6 +289,9 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 	for progress := time.Now(); ; {
 		after, err := s.moveStep(ctx, t, n)
 		wait, left := pause, 0
+		if errors.Is(err, errKept) {
+			wait, err = time.Second, nil
+		}
 		if err == nil {
 			progress = time.Now()
 		} else if stays(err) {
@@ -361,31 +365,58 @@ func (t task) target(item layer.Item) string {
 	return item.Headers[headerSource]
 }
 
+// errKept: the queue of a task is paused, or its rate is used up. The task goes on later.
+var errKept = errors.New("sqs: the queue gives no message now")
+
+// keeps reports whether a queue that gives no message may do so for a while only, although messages wait in it: it is
+// paused, or it has a rate, which may be used up.
+func (q *queue) keeps(ctx context.Context) (bool, error) {
+	if _, paused, err := q.Admin().Paused(ctx); err != nil || paused {
+		return paused, err
+	}
+	if config, _, err := q.Admin().ReadConfig(ctx); err != nil || config.MaxRateTotal.Count == 0 {
+		return false, err
+	}
+	stats, err := q.Stats(ctx, layer.StatsOptions{MaxGroups: 1, MaxTimers: 1})
+	return stats.Depth > stats.InFlight, err
+}
+
 // moveStep moves up to n messages from the head of the queue. It completes the task when none is left, or when the task
 // has moved as many messages as there were when it began. So each task ends: a message that has failed again since, or
-// that another task has moved back, waits for the next task.
-func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
+// that another task has moved back, waits for the next task. errKept means that the task must go on later.
+func (s *Server) moveStep(ctx context.Context, t task, n int) (after task, err error) {
 	from, err := s.open(ctx, t.Source)
 	if err != nil {
 		return t, err
 	}
 	defer from.release()
-	return s.moveBy(ctx, t, func(tx kv.Tx, now task) (items []layer.Item, done bool, err error) {
-		n := min(n, int(now.Total-now.Moved))
-		for size, begun := 0, time.Now(); len(items) < n && size < taskBytes && time.Since(begun) < taskTime; {
-			more, again, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{})
-			if err != nil {
-				return nil, false, err
+	for asked := false; ; asked = true {
+		none := false
+		after, err = s.moveBy(ctx, t, func(tx kv.Tx, now task) (items []layer.Item, done bool, err error) {
+			n := min(n, int(now.Total-now.Moved))
+			for size, begun := 0, time.Now(); len(items) < n && size < taskBytes && time.Since(begun) < taskTime; {
+				more, again, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{})
+				if err != nil {
+					return nil, false, err
+				}
+				if len(more) == 0 { // again: old messages were in the way, and the next step continues
+					none = !again
+					return items, none && asked, nil
+				}
+				for _, item := range more {
+					items, size = append(items, item), size+len(item.Body)
+				}
 			}
-			if len(more) == 0 { // again: old messages were in the way, and the next step continues
-				return items, !again, nil
-			}
-			for _, item := range more {
-				items, size = append(items, item), size+len(item.Body)
-			}
+			none = false
+			return items, int64(len(items)) >= now.Total-now.Moved, nil
+		})
+		if err != nil || !none || !after.active() {
+			return after, err
 		}
-		return items, int64(len(items)) >= now.Total-now.Moved, nil
-	})
+		if keeps, err := from.keeps(ctx); err != nil || keeps {
+			return after, cmp.Or(err, errKept)
+		}
+	}
 }
 
 // moveBy moves the messages that take removes from the task's queue, and stores their number, in one transaction. take

@@ -92,6 +92,55 @@ func TestMoveTaskPastRetention(t *testing.T) {
 	})
 }
 
+// TestMoveTaskWaitsForItsQueue: a task of a queue that is paused, or whose rate is used up, goes on later. It is not
+// completed while messages wait that it has not moved.
+func TestMoveTaskWaitsForItsQueue(t *testing.T) {
+	for name, keep := range map[string]func(e *env, q *layer.Queue) (free func()){
+		"paused": func(e *env, q *layer.Queue) (free func()) {
+			_, err := q.Admin().Pause(e.Context(), layer.PauseOptions{By: "ann"})
+			require.NoError(e, err)
+			return func() {
+				_, err := q.Admin().Resume(e.Context(), layer.ResumeOptions{})
+				require.NoError(e, err)
+			}
+		},
+		"slow": func(e *env, q *layer.Queue) (free func()) {
+			_, _, err := q.Admin().Configure(e.Context(), func(c *layer.Config) {
+				c.MaxRateTotal = layer.Rate{Count: 3, Per: time.Hour}
+			})
+			require.NoError(e, err)
+			return func() { time.Sleep(5 * time.Hour) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Options{}, func(e *env) {
+				dead, to := e.create("dead.fifo"), e.create("to.fifo")
+				arn := e.attributes(dead)["QueueArn"].(string)
+				e.create("orders.fifo", redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
+				for i := range 10 {
+					e.send(dead, fmt.Sprint(i), fmt.Sprint(i))
+				}
+				q, err := layer.Open(e.Context(), e.db, nil, "dead.fifo", layer.Options{})
+				require.NoError(e, err)
+				defer q.Close(e.Context())
+				free := keep(e, q)
+				time.Sleep(time.Second) // until the server's handle looks again
+				e.call("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"]})
+				status := func() any {
+					all := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)
+					return all[0].(object)["Status"]
+				}
+				time.Sleep(time.Minute)
+				require.Equal(e, "RUNNING", status())
+				free()
+				time.Sleep(time.Minute)
+				require.Equal(e, "COMPLETED", status())
+				require.Equal(e, "10", e.attributes(to)["ApproximateNumberOfMessages"])
+			})
+		})
+	}
+}
+
 // TestMoveTaskOnASlowCluster: a step of a task moves what it can within its time, because a transaction that took
 // longer than 5 s would fail, and fail again.
 func TestMoveTaskOnASlowCluster(t *testing.T) {
