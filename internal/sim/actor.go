@@ -74,10 +74,11 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	switch {
 	case o.leaves:
 		after := a.below(20*time.Millisecond).Truncate(time.Microsecond) + time.Duration(500+a.id)
-		ctx, cancel = context.WithTimeout(ctx, after)
+		ctx, cancel = context.WithTimeoutCause(ctx, after, a.causeOfEnd())
 	case limited:
-		after := []time.Duration{2 * time.Second, 20 * time.Millisecond}[a.rng.IntN(2)]
-		ctx, cancel = context.WithTimeout(ctx, a.below(after).Truncate(time.Microsecond)+time.Duration(500+a.id))
+		after := a.below([]time.Duration{2 * time.Second, 20 * time.Millisecond}[a.rng.IntN(2)])
+		after = after.Truncate(time.Microsecond) + time.Duration(500+a.id)
+		ctx, cancel = context.WithTimeoutCause(ctx, after, a.causeOfEnd())
 	}
 	defer cancel()
 	a.begin(o)
@@ -91,6 +92,9 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	var expected bool
 	o.told = linear.OutcomeOf(err)
 	o.outcome, expected = judge(err, limited || a.w.knobs.mayFail(err))
+	if o.outcome == unknown && !kv.MaybeCommitted(err) && !o.is("receive") && !o.is("ack-receive") {
+		o.outcome = refused // a call says if it may have had an effect
+	}
 	if a.doomed(o, dropped, err) || a.turnedAway(o, retired, err) {
 		o.outcome = refused
 	} else if !expected && !a.w.knobs.refusesClock(err) && !a.w.knobs.endsBetween(err) {
@@ -105,6 +109,21 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	a.w.sched.trace.note("op", a.id, o.kind, o.outcome, o.ids, o.sent, claimsText(o.claims), len(o.items), err)
 	a.leave(err)
 	return err
+}
+
+// causeOfEnd is why the context of a call ends: in half of the cases another call of the same caller has failed, as in a
+// group of goroutines. What that call says of its outcome says nothing of this one. nil = the time is over.
+func (a *actor) causeOfEnd() error {
+	causes := []error{
+		&kv.Error{Code: kv.CodeCommitUnknownResult}, &kv.Error{Code: kv.CodeNotCommitted},
+		&kv.Error{Code: kv.CodeTransactionTimedOut, InFlight: true}, &kv.Error{Code: kv.CodeTransactionTooOld},
+		errHandler, context.Canceled,
+	}
+	n := (uint64(a.id)*7 + uint64(len(a.w.ops))*13 + a.w.o.Seed) % uint64(2*len(causes)) // no draw: see failedOnce
+	if n >= uint64(len(causes)) {
+		return nil
+	}
+	return causes[n]
 }
 
 // begin notes a call that begins.

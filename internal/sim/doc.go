@@ -42,6 +42,9 @@
 //
 // - Handlers kill their process. The message that always does becomes the only dead letter (lethal.go, TestLethal).
 //
+// - The contexts of calls end early, half of them because another call has failed. A call that does not say that it may
+// have had an effect had none (actor.go).
+//
 // - No receive waits for a poll, whatever is in flight when it begins to wait (waking.go, TestWaking). No ack waits for
 // receives that lose conflicts, and no call hides a claim that it has made (contended.go, TestContended).
 //

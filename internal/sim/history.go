@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"fdbfifo/internal/linear"
@@ -131,7 +132,8 @@ func judge(err error, limited bool) (outcome, bool) {
 	if errors.As(err, &e) {
 		return refused, limited || e.Code == kv.CodeTransactionTimedOut
 	}
-	if limited && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
+	ended := []error{context.DeadlineExceeded, context.Canceled, errHandler} // causes of the end of a context
+	if limited && slices.ContainsFunc(ended, func(e error) bool { return errors.Is(err, e) }) {
 		return unknown, true // of a receive: what it claims is given back
 	}
 	return refused, false
