@@ -614,7 +614,7 @@ func rateSetting(name string, field func(*Config) *Rate, help string) setting {
 	return s
 }
 
-// RetryPolicy says how long a group waits after its head has failed. Other groups continue, and no worker waits.
+// RetryPolicy says how long a group waits after its head has failed. In that time workers handle other groups.
 type RetryPolicy struct {
 	Kind RetryKind
 	// Base is the wait after the first failure: 1 ms to MaxDelay; 0 = 0.1 s.
@@ -633,7 +633,9 @@ const (
 	RetryExponential RetryKind = iota
 	// RetryConstant waits for Base each time.
 	RetryConstant
-	// RetryAtOnce does not wait.
+	// RetryAtOnce does not wait. The group keeps its place before younger groups. So with as many such groups as there
+	// are goroutines of workers, younger groups wait until these fail no more. With RoundRobin they are served in
+	// between.
 	RetryAtOnce
 )
 

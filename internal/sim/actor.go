@@ -111,8 +111,8 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	return err
 }
 
-// causeOfEnd is why the context of a call ends: in half of the cases another call of the same caller has failed, as in a
-// group of goroutines. What that call says of its outcome says nothing of this one. nil = the time is over.
+// causeOfEnd is why the context of a call ends; nil = the time is over. In half of the cases another call of the same
+// caller has failed, as in a group of goroutines. The error of that call says nothing of the outcome of this one.
 func (a *actor) causeOfEnd() error {
 	causes := []error{
 		&kv.Error{Code: kv.CodeCommitUnknownResult}, &kv.Error{Code: kv.CodeNotCommitted},
