@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -388,6 +389,43 @@ func TestLettersBeforeThePolicyGoes(t *testing.T) {
 		require.NoError(e, e.s.Close(e.Context()))
 	})
 	require.Regexp(t, `cannot be moved.*queue=orders.fifo.*has no RedrivePolicy`, log.String())
+}
+
+// TestDeleteOfADeadLetter: a message that was deleted is not delivered by the dead letter queue. A client gives the
+// message back, or is too slow, and then deletes it, before it has moved. A standard queue deletes it. A FIFO queue says
+// that the receipt handle has expired, and the message moves.
+func TestDeleteOfADeadLetter(t *testing.T) {
+	fails := map[string]func(e *env, url string, m message){
+		"given back": func(e *env, url string, m message) { e.visible(url, m, 0) },
+		"slow": func(e *env, url string, m message) {
+			time.Sleep(6 * time.Second)
+			e.setAside(path.Base(url)) // as a receive does that finds it
+		},
+	}
+	for name, fail := range fails {
+		t.Run(name, func(t *testing.T) {
+			inBothKinds(t, func(e *env) {
+				url, dead := e.withDead("orders", "dead", 1)
+				e.send(url, "", "one")
+				m := e.receive(url)[0]
+				fail(e, url, m)
+				e.delete(url, m)
+				time.Sleep(2 * time.Second)
+				require.Empty(e, e.receive(dead))
+				require.Empty(e, e.letters("orders"))
+			})
+			inBothKinds(t, func(e *env) {
+				url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+				e.send(url, "a", "one")
+				m := e.receive(url)[0]
+				fail(e, url, m)
+				_, text := e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": m.ReceiptHandle})
+				require.Contains(e, text, "The receipt handle has expired.")
+				time.Sleep(2 * time.Second)
+				require.Equal(e, "one", bodies(e.receive(dead)))
+			})
+		})
+	}
 }
 
 // TestLettersBeforeTheQueueGoes: the dead letters of a queue go to its dead letter queue before the queue is deleted,

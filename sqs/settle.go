@@ -44,18 +44,21 @@ func (s *Server) delete(ctx context.Context, q *queue, h receiptHandle, handle s
 	if !q.fifo() {
 		return s.deleteAnyway(ctx, q, h)
 	}
-	there, err := s.there(ctx, q, h)
-	if err != nil || !there {
+	place, err := s.place(ctx, q, h)
+	if err != nil || place == layer.CauseGone {
 		return err
 	}
-	return expired(handle)
+	return expired(handle) // also of a dead letter, which is about to come again
 }
 
 // deleteAnyway deletes a message of a standard queue. Since the receive that h is of, the message may have become
-// visible, or another client may have received it.
+// visible, another client may have received it, or it may be a dead letter that waits for its move.
 func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) error {
 	err := q.Once(ctx, func(tx kv.Tx) error {
 		err := q.Admin().CancelTx(ctx, tx, h.id)
+		if errors.Is(err, layer.ErrNoItem) {
+			return q.Admin().DiscardTx(ctx, tx, h.id)
+		}
 		if !errors.Is(err, layer.ErrInFlight) {
 			return err
 		}
@@ -64,8 +67,8 @@ func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) er
 		}
 		return q.Admin().CancelTx(ctx, tx, h.id)
 	})
-	if errors.Is(err, layer.ErrNoItem) {
-		return nil
+	if errors.Is(err, layer.ErrNotDead) {
+		return nil // it is gone
 	}
 	return err
 }
@@ -93,14 +96,14 @@ func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, err
 	return over, nil
 }
 
-// there reports whether a message is in the queue.
-func (s *Server) there(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
+// place says where a message is: CauseGone = it is not in the queue any more, CauseDead = it is a dead letter that waits
+// for its move, any other cause = it is in the queue.
+func (s *Server) place(ctx context.Context, q *queue, h receiptHandle) (layer.Cause, error) {
 	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {
-		return false, err
+		return layer.CauseGone, err
 	}
-	last := why.Reasons[len(why.Reasons)-1].Cause
-	return last != layer.CauseGone && last != layer.CauseDead, nil
+	return why.Reasons[len(why.Reasons)-1].Cause, nil
 }
 
 func (s *Server) deleteMessageBatch(
@@ -267,9 +270,12 @@ func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, h
 		if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, layer.ErrNotInClaim) {
 			return err
 		}
-		if there, err := s.there(ctx, q, h); err != nil || there && !q.fifo() {
-			again = err == nil
+		place, err := s.place(ctx, q, h)
+		if err != nil {
 			return err
+		}
+		if again = !q.fifo() && place != layer.CauseGone && place != layer.CauseDead; again {
+			return nil
 		}
 		return invalidValue(handle, "ReceiptHandle",
 			"Message does not exist or is not available for visibility timeout change.")
