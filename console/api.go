@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,27 +22,40 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	_ = WriteJSON(w, v) // the client has gone
 }
 
+// apiQuestion is a handler of GET /api/v1/NAME, and the names of the parameters that it reads.
+type apiQuestion struct {
+	reads  []string
+	answer func(c *Console, ctx context.Context, in input) (any, error)
+}
+
 // questions are the handlers of GET /api/v1/NAME.
-var questions = map[string]func(c *Console, ctx context.Context, in input) (any, error){
-	"queues":  func(c *Console, ctx context.Context, _ input) (any, error) { return c.names(ctx) },
-	"stats":   (*Console).apiStats,
-	"blocked": (*Console).apiBlocked,
-	"groups":  (*Console).apiGroups,
-	"group":   (*Console).apiGroup,
-	"why":     (*Console).apiWhy,
-	"dead":    (*Console).apiDead,
-	"audit":   (*Console).auditPage,
+var questions = map[string]apiQuestion{
+	"queues":  {nil, func(c *Console, ctx context.Context, _ input) (any, error) { return c.names(ctx) }},
+	"stats":   {[]string{"q"}, (*Console).apiStats},
+	"blocked": {[]string{"q", "cause", "rank", "index", "after"}, (*Console).apiBlocked},
+	"groups":  {[]string{"q", "marked", "after"}, (*Console).apiGroups},
+	"group":   {[]string{"q", "g"}, (*Console).apiGroup},
+	"why":     {[]string{"q", "id"}, (*Console).apiWhy},
+	"dead":    {[]string{"q", "g", "anygroup", "id", "text", "from", "before", "after"}, (*Console).apiDead},
+	"audit":   {nil, (*Console).auditPage},
 }
 
 func (c *Console) apiGet(w http.ResponseWriter, r *http.Request) {
-	answer := questions[r.PathValue("what")]
-	if answer == nil {
+	asked, ok := questions[r.PathValue("what")]
+	if !ok {
 		c.fail(w, r, http.StatusNotFound, "there is no such question")
 		return
 	}
+	in := input{plainNames(r.URL.Query()), asking(r)}
+	for name := range in.Values { // a filter under a wrong name would choose all
+		if !slices.Contains(asked.reads, name) {
+			c.fail(w, r, http.StatusBadRequest, fmt.Sprintf("there is no parameter %q here: there are %q", name, asked.reads))
+			return
+		}
+	}
 	ctx, cancel := context.WithTimeout(afterClient(r), actTimeout)
 	defer cancel()
-	v, err := answer(c, ctx, input{plainNames(r.URL.Query()), asking(r)})
+	v, err := asked.answer(c, ctx, in)
 	if err != nil {
 		c.fail(w, r, status(err), text(err))
 		return
@@ -199,15 +214,15 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	var d apiDeed
 	text, err := io.ReadAll(r.Body)
 	if err != nil || !strict.Whole(text) || strict.UnmarshalKnown(text, &d) != nil {
-		c.fail(w, r, http.StatusBadRequest, "the request is no JSON of an action")
+		c.refuse(w, r, http.StatusBadRequest, "the request is no JSON of an action")
 		return
 	}
 	if hasNull(bytes.NewReader(text)) {
-		c.fail(w, r, http.StatusBadRequest, "null is no value: leave the member out, or give it a value")
+		c.refuse(w, r, http.StatusBadRequest, "null is no value: leave the member out, or give it a value")
 		return
 	}
 	if d.Verb == "edit" || d.Verb == "configure" {
-		c.fail(w, r, http.StatusBadRequest, d.Verb+" is for people: use the page, or the command")
+		c.refuse(w, r, http.StatusBadRequest, d.Verb+" is for people: use the page, or the command")
 		return
 	}
 	in := url.Values{"q": {d.Queue}, "verb": {d.Verb}, "reason": {d.Reason}, "head": {d.Expect.Head}}
@@ -216,7 +231,7 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if *value == "" || d.Verb != "replay" {
-			c.fail(w, r, http.StatusBadRequest, name+" is for a replay, and not empty")
+			c.refuse(w, r, http.StatusBadRequest, name+" is for a replay, and not empty")
 			return
 		}
 		in.Set(name, *value)
@@ -224,7 +239,7 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	in.Set("once", d.Expect.Once)
 	switch {
 	case d.Group != nil && (*d.Group == "" || d.DefaultGroup):
-		c.fail(w, r, http.StatusBadRequest, `give a group that is not empty, or "default_group": true`)
+		c.refuse(w, r, http.StatusBadRequest, `give a group that is not empty, or "default_group": true`)
 		return
 	case d.Group != nil:
 		in.Set("g", *d.Group)
@@ -233,6 +248,10 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	}
 	if d.ID != nil {
 		in.Set("id", *d.ID)
+		if id, err := layer.ParseID(*d.ID); err == nil && in.Has("g") && id.Group != in.Get("g") {
+			c.refuse(w, r, http.StatusBadRequest, fmt.Sprintf("the message with the id is of another group: %q", id.Group))
+			return
+		}
 	}
 	if d.DryRun {
 		in.Set("dry_run", "1")
@@ -254,7 +273,7 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if d.DryRun && d.Verb != "redrive" && d.Verb != "discard" && d.Verb != "replay" {
-		c.fail(w, r, http.StatusBadRequest, "only redrive, discard and replay can be tried without effect")
+		c.refuse(w, r, http.StatusBadRequest, "only redrive, discard and replay can be tried without effect")
 		return
 	}
 	a, err := c.act(afterClient(r), asking(r), in)

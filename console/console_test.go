@@ -540,6 +540,41 @@ func TestAPI(t *testing.T) {
 	send(`{"queue":"none","verb":"pause","group":"A"}`, 404)
 }
 
+// TestAPIRefuses: a refusal says why and is logged. A filter under a wrong name is refused, because without it all would
+// be listed, and so is a message of another group than the one that is named.
+func TestAPIRefuses(t *testing.T) {
+	s := newSite(t, nil)
+	id := s.enqueue("A", "a1")[0]
+	r := httptest.NewRequest("GET", "/api/v1/dead?q=orders&group=A", nil)
+	r.Host = "localhost"
+	w := httptest.NewRecorder()
+	s.c.ServeHTTP(w, r)
+	require.Equal(t, http.StatusBadRequest, w.Code)
+	require.Contains(t, w.Body.String(), `no parameter \"group\"`)
+	for body, why := range map[string]string{
+		`{"queue":"orders","verb":"nope"}`:                  "there is no verb",
+		`{"queue":"orders"}`:                                "there is no verb",
+		`{"queue":"orders","verb":"pause","group":""}`:      "give a group that is not empty",
+		`{"queue":"orders","verb":"pause","group":null}`:    "null is no value",
+		`{"queue":"orders","verb":"edit"}`:                  "is for people",
+		`{"queue":"orders","verb":"resume","dry_run":true}`: "without effect",
+		`{"queue":"orders","verb":"replay","after":""}`:     "not empty",
+		`no JSON`: "no JSON of an action",
+		fmt.Sprintf(`{"queue":"orders","verb":"skip","id":%q,"group":"B"}`, id): "of another group",
+	} {
+		s.log.Reset()
+		r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(body))
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		s.c.ServeHTTP(w, r)
+		require.Equal(t, http.StatusBadRequest, w.Code, body)
+		var answer struct{ Error string }
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &answer))
+		require.Contains(t, answer.Error, why)
+		require.Contains(t, s.log.String(), why, body)
+	}
+}
+
 // TestNobodyLooksNothingIsRead: no transaction without a request; any number of pages costs what one costs; streams
 // end, and are bounded.
 func TestNobodyLooksNothingIsRead(t *testing.T) {

@@ -111,13 +111,13 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 	if id := in.Get("id"); id != "" {
 		a.Target = id
 	}
-	do, ok := verbs[a.Verb]
-	if !ok {
-		return a, fmt.Errorf("%w: there is no verb %q", errAsk, a.Verb)
-	}
 	ctx, cancel := context.WithTimeout(ctx, actTimeout)
 	defer cancel()
+	do, ok := verbs[a.Verb]
 	q, err := c.queue(ctx, a.Queue)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: there is no verb %q", errAsk, a.Verb)
+	}
 	if err == nil && ofGroup[a.Verb] && !in.Has("g") {
 		err = fmt.Errorf("%w: %s wants a group", errAsk, a.Verb)
 	}
