@@ -243,6 +243,24 @@ func TestWorkMax(t *testing.T) {
 	}
 }
 
+// TestWorkTellsLostClaims: a message whose claim was lost while its command ran comes again, and the summary says so.
+func TestWorkTellsLostClaims(t *testing.T) {
+	app, q := onMemory(t, 1)
+	started := filepath.Join(t.TempDir(), "started")
+	stderr, done := newScreen("x"), make(chan error, 1)
+	go func() {
+		args := []string{"work", "--max", "1", "--exec", "touch " + started + "; while [ -e " + started + " ]; do sleep 0.01; done"}
+		done <- app.Run(context.Background(), args, nil, newScreen("x"), stderr)
+	}()
+	require.Eventually(t, func() bool { _, err := os.Stat(started); return err == nil }, 20*time.Second, time.Millisecond)
+	_, err := q.Admin().ForceRelease(t.Context(), "g", layer.ForceReleaseOptions{})
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(started))
+	require.NoError(t, <-done)
+	require.Contains(t, stderr.String(), ", 1 claim lost, in")
+	requireGivenBack(t, q, 1)
+}
+
 // TestWorkCannotRunTheCommand: a command that the shell cannot run, such as one that is misspelt, ends work. No message
 // counts an attempt for it, and none becomes a dead letter.
 func TestWorkCannotRunTheCommand(t *testing.T) {

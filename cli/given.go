@@ -174,6 +174,25 @@ func (g *groupFlag) add(c *cobra.Command, help string) {
 	c.Flags().BoolVar(&g.unnamed, defaultGroup, false, "the group without a name, in place of --group")
 }
 
+// words returns the flags as a command line has them, with a space before; "" = they name no group.
+func (g *groupFlag) words() string {
+	switch {
+	case g.unnamed:
+		return " --" + defaultGroup
+	case g.name != "":
+		return " --group " + shellWord(g.name)
+	}
+	return ""
+}
+
+// place names that to which the flags confine a command.
+func (g *groupFlag) place() string {
+	if g.given() != nil {
+		return "group"
+	}
+	return "queue"
+}
+
 // given returns the group that the flags name; nil = they name none.
 func (g *groupFlag) given() *string {
 	if g.name == "" && !g.unnamed {

@@ -105,6 +105,29 @@ func TestRemedyActsOnTheSameQueue(t *testing.T) {
 			}, ExitFailed, "dead redrive",
 			func(t *testing.T, db kv.DB) { require.EqualValues(t, 1, statsOf(t, db, shop, "two words").Depth) },
 		},
+		"work of a group": {
+			func(t *testing.T, db kv.DB) {
+				o := layer.Options{Config: layer.Config{MaxAttempts: 1}}
+				q, err := layer.Create(t.Context(), db, shop, "default", o)
+				require.NoError(t, err)
+				_, err = q.Enqueue(t.Context(), layer.Message{Group: "other", Body: []byte("x")})
+				require.NoError(t, err)
+				claims, err := q.Receive(t.Context(), layer.ReceiveOptions{})
+				require.NoError(t, err)
+				require.NoError(t, q.Nack(t.Context(), claims[0], layer.NackOptions{}), "an older dead letter")
+				_, err = q.Enqueue(t.Context(), layer.Message{Group: "two words", Body: []byte("x")})
+				require.NoError(t, err)
+				require.NoError(t, q.Close(t.Context()))
+			},
+			[]string{
+				"work", "--engine", "other", "--prefix", "shop/", "--group", "two words", "--until-empty",
+				"--exec", "exit 3",
+			}, ExitFailed, "dead redrive",
+			func(t *testing.T, db kv.DB) {
+				stats := statsOf(t, db, shop, "default")
+				require.EqualValues(t, []int64{1, 1}, []int64{stats.Depth, stats.Dead}, "of the other group none")
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

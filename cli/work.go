@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,11 +127,14 @@ func newWorkCmd(s *session) *cobra.Command {
 
 // workResult is the summary of work. A message that is delivered twice counts twice.
 type workResult struct {
-	Handled   int64   `json:"handled"`
-	Failed    int64   `json:"failed"`
-	GivenBack int64   `json:"given_back"` // failed, and cut off by a kill
-	Dead      int64   `json:"dead"`       // of the queue, since work began; only with --until-empty
-	Seconds   float64 `json:"seconds"`
+	Handled   int64 `json:"handled"`
+	Failed    int64 `json:"failed"`
+	GivenBack int64 `json:"given_back"` // failed, and cut off by a kill
+	// LostClaims are claims that another worker has taken over. Messages under them count as handled if their commands
+	// succeeded, and come again.
+	LostClaims int64   `json:"lost_claims"`
+	Dead       int64   `json:"dead"` // of the queue, since work began; only with --until-empty
+	Seconds    float64 `json:"seconds"`
 }
 
 // working is one run of work.
@@ -148,6 +152,7 @@ type working struct {
 	handled atomic.Int64
 	failed  atomic.Int64
 	cutOff  atomic.Int64
+	lost    atomic.Int64  // claims
 	fatal   chan error    // the first error that ends work
 	over    chan struct{} // closed with that error
 	ending  sync.Once
@@ -240,8 +245,10 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		err = errInterrupted
 	case dead > 0:
 		err = &Error{
-			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
-			Hint: s.command("dead list") + " says why; " + s.command("dead redrive --all --yes") + " gives them back.",
+			Text: fmt.Sprintf("%s of the queue failed for good in that time", plural(dead, "message")),
+			Hint: s.command("dead list"+f.group.words()) + " says why; " +
+				s.command("dead redrive"+cmp.Or(f.group.words(), " --all")+" --yes") + " gives all dead letters of the " +
+				f.group.place() + " back, also older ones.",
 		}
 	}
 	return errors.Join(err, printed)
@@ -434,6 +441,9 @@ func (w *working) failure(err error) {
 	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt),
 		errors.Is(err, worker.ErrStuck):
 		w.end(err)
+	case errors.Is(err, layer.ErrClaimLost):
+		w.lost.Add(1)
+		w.tell(err.Error())
 	case errors.Is(err, layer.ErrNoQueue): // the worker has ended
 		w.end(&Error{Text: fmt.Sprintf("queue %q was dropped", w.s.queue), Exit: ExitNoQueue, Err: err})
 	default:
@@ -453,13 +463,17 @@ func (w *working) tell(text string) {
 func (w *working) summary(begun time.Time, dead int64) error {
 	r := workResult{
 		Handled: w.handled.Load(), Failed: w.failed.Load(), GivenBack: w.failed.Load() + w.cutOff.Load(), Dead: dead,
-		Seconds: w.s.app.Now().Sub(begun).Seconds(),
+		LostClaims: w.lost.Load(), Seconds: w.s.app.Now().Sub(begun).Seconds(),
 	}
 	if w.s.json {
 		return printJSON(w.s.stdout, r)
 	}
 	// All is done, and the exit code says how it went. So a stderr that takes no more text is not an error.
-	_, _ = fmt.Fprintf(w.s.stderr, "fdbfifo: handled %s, %s failed, %s given back, in %.1f s\n",
-		plural(r.Handled, "message"), commas(r.Failed), commas(r.GivenBack), r.Seconds)
+	lost := ""
+	if r.LostClaims > 0 {
+		lost = ", " + plural(r.LostClaims, "claim") + " lost"
+	}
+	_, _ = fmt.Fprintf(w.s.stderr, "fdbfifo: handled %s, %s failed, %s given back%s, in %.1f s\n",
+		plural(r.Handled, "message"), commas(r.Failed), commas(r.GivenBack), lost, r.Seconds)
 	return nil
 }
