@@ -166,7 +166,8 @@ func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		return nil, nil, wrap(call, err)
 	}
 	q, err := Open(ctx, db, prefix, name, o)
-	for tries := 0; errors.Is(err, ErrNoQueue) && !errors.Is(err, ErrDropping); tries++ {
+	// After the end of ctx, ErrNoQueue may be the cause of that end, of another call of the caller's.
+	for tries := 0; ctx.Err() == nil && errors.Is(err, ErrNoQueue) && !errors.Is(err, ErrDropping); tries++ {
 		if q, err = Create(ctx, db, prefix, name, o); err == nil {
 			return q, nil, nil
 		}

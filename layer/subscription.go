@@ -152,7 +152,7 @@ func (s *subscription) run(ctx context.Context) error {
 			closed = err
 			break
 		}
-		if final(err) {
+		if ctx.Err() == nil && final(err) { // after the end of ctx, err may be the cause of that end
 			if !errors.Is(err, ErrNoQueue) {
 				s.release(context.WithoutCancel(ctx))
 			}

@@ -159,9 +159,11 @@ func TestEnsureRefuses(t *testing.T) {
 	require.Regexp(t, `^layer: ensure queue "test": keys of something else`, err.Error())
 	_, _, err = layer.Ensure(e.ctx, e.db, nil, "", e.options(4))
 	require.ErrorIs(t, err, layer.ErrNoQueueName)
-	canceled, cancel := context.WithCancel(e.ctx)
-	cancel()
-	_, _, err = layer.Ensure(canceled, e.db, nil, "other", e.options(5))
-	require.ErrorIs(t, err, context.Canceled)
+	for _, cause := range []error{nil, layer.ErrNoQueue, layer.ErrQueueExists} { // the error of another call
+		canceled, cancel := context.WithCancelCause(e.ctx)
+		cancel(cause)
+		_, _, err = layer.Ensure(canceled, e.db, nil, "other", e.options(5))
+		require.ErrorIs(t, err, context.Cause(canceled))
+	}
 	require.Equal(t, before, e.rows(kv.KeyRange{Begin: nil, End: []byte{0xff}}))
 }

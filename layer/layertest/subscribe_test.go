@@ -333,18 +333,22 @@ func TestSubscriptionsTellWhatIsKnown(t *testing.T) {
 	e.check()
 }
 
-// TestSubscriptionEndsAsItBegins: a call whose context ends while it takes the subscription does not leave it held.
+// TestSubscriptionEndsAsItBegins: a call whose context ends while it takes the subscription does not leave it held,
+// whatever the cause of the end is.
 func TestSubscriptionEndsAsItBegins(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.keepChanges(time.Hour)
-	for commits := range 3 {
-		ctx, cancel := context.WithCancel(e.ctx)
-		db := &beforeCommit{DB: e.raw, run: cancel}
+	causes := []error{nil, layer.ErrNoQueue, layer.ErrOptions, layer.ErrClosed}
+	for n := range 3 * len(causes) {
+		ctx, cancel := context.WithCancelCause(e.ctx)
+		commits, cause := n/len(causes), causes[n%len(causes)]
+		db := &beforeCommit{DB: e.raw, run: func() { cancel(cause) }}
 		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
 		require.NoError(t, err)
 		db.skip.Store(int64(commits))
 		db.left.Store(1)
-		require.NoError(t, q.Subscribe(ctx, "s", (&told{}).handler, layer.SubscribeOptions{Lease: layer.MinLease}))
+		err = q.Subscribe(ctx, "s", (&told{}).handler, layer.SubscribeOptions{Lease: layer.MinLease})
+		require.NoError(t, err, "%d %v", commits, cause)
 		all, err := e.q.Admin().Subscriptions(e.ctx)
 		require.NoError(t, err)
 		for _, s := range all {
