@@ -434,6 +434,7 @@ func (h *hand) attend(c *call) bool {
 	in, ended := c.in, c.ctx.Done()
 	var stopping <-chan struct{} // nil = the end of the worker makes no difference
 	var giveUp time.Time         // zero = the context has not ended
+	var bound time.Time          // until then the call may wait for the database
 	told := false                // that it is stuck
 	// A call that returns at once needs neither a timer nor, before it, an ack of its own.
 	if runtime.Gosched(); isClosed(c.done) {
@@ -471,7 +472,7 @@ func (h *hand) attend(c *call) bool {
 			h.endExtend(c)
 			due, lapses = in.deadlines()
 		case ended != nil && c.ctx.Err() != nil:
-			ended, giveUp = nil, now.Add(c.grace)
+			ended, giveUp, bound = nil, now.Add(c.grace), now.Add(endTimeout+stuckAfter)
 		case in.beat.Load() != nil && !in.beats():
 			// Others have ended the handle's heartbeat, or it has begun a new one. From now on the claim has a lease of
 			// its own.
@@ -493,6 +494,10 @@ func (h *hand) attend(c *call) bool {
 		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
 			if c.ds == nil {
 				return false
+			}
+			if in.commits.Load() && now.Before(bound) { // no code of the handler runs, see outlive
+				giveUp = now.Add(time.Second)
+				continue
 			}
 			h.loosen(c)
 			if h.ctx.Err() == nil && h.leave(c, !told) {

@@ -311,17 +311,89 @@ func faulty(t *testing.T, db kv.DB, kind fault.Kind) (q *layer.Queue, fail func(
 	return q, func(d time.Duration) { heals.Store(time.Now().Add(d).UnixNano()) }
 }
 
+// TestSilenceIsNoStuckHandler: the database does not answer the commits of handlers that have returned, for longer than
+// Timeout and the time after which a handler counts as stuck. No handler is reported as stuck, and the worker goes on
+// when the database answers. A Stop in that time waits for no handler.
+func TestSilenceIsNoStuckHandler(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"HandleTx", "HandleCommit"} {
+		for _, stops := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind, stops), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { silenceIsNoStuckHandler(t, kind, stops) })
+			})
+		}
+	}
+}
+
+func silenceIsNoStuckHandler(t *testing.T, kind string, stops bool) {
+	db, _, end := orders(t, layer.Config{})
+	far := &silentDB{DB: db}
+	q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{})
+	require.NoError(t, err)
+	var fails atomic.Bool // the next call is the last before a silence
+	hush := func() {
+		if fails.CompareAndSwap(true, false) {
+			far.silence(90 * time.Second)
+		}
+	}
+	handler := worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+		hush()
+		return nil
+	})
+	if kind == "HandleCommit" {
+		handler = worker.HandleCommit(func(context.Context, *worker.Delivery) (int, error) {
+			hush()
+			return 0, nil
+		}, func(context.Context, kv.Tx, *worker.Delivery, int) error { return nil })
+	}
+	var stuck atomic.Int64
+	w, err := worker.New(q, handler, worker.Options{
+		Concurrency: 2, Timeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		OnError: func(err error) {
+			if errors.Is(err, worker.ErrStuck) || errors.As(err, new(*worker.StuckError)) {
+				stuck.Add(1)
+			}
+		},
+	})
+	require.NoError(t, err)
+	w.Start()
+	for n := range 8 {
+		fails.Store(true)
+		_, err := q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint(n)})
+		require.NoError(t, err)
+		if stops {
+			time.Sleep(time.Second)
+			begun := time.Now()
+			require.ErrorIs(t, w.Stop(t.Context()), worker.ErrNoAnswer)
+			require.Less(t, time.Since(begun), 2*time.Second)
+			break
+		}
+		time.Sleep(3 * time.Minute)
+	}
+	require.Zero(t, stuck.Load())
+	if !stops {
+		stats, err := q.Stats(t.Context(), layer.StatsOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, []int64{8, 0}, []int64{stats.Acked, stats.DeadLettered})
+		require.NoError(t, w.Stop(t.Context()))
+	}
+	time.Sleep(5 * time.Minute)
+	require.NoError(t, q.Close(t.Context()))
+	end()
+}
+
 // TestPostponedGroupsHoldUpNoOthers (G5): the messages of two groups are returned each time, without an attempt and
 // without a delay: their handler postpones them, or the database ends its transaction. One goroutine still handles the
 // messages of the groups behind them.
 func TestPostponedGroupsHoldUpNoOthers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		tx  kv.TxOptions
-		err error
+		tx     kv.TxOptions
+		silent bool
 	}{
-		"postponed": {err: &worker.RetryError{Uncounted: true}},
-		"spared":    {tx: kv.TxOptions{Timeout: time.Second}},
+		"postponed": {},
+		"spared":    {tx: kv.TxOptions{Timeout: time.Second}, silent: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -330,15 +402,17 @@ func TestPostponedGroupsHoldUpNoOthers(t *testing.T) {
 				far := &silentDB{DB: db}
 				q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{Tx: c.tx})
 				require.NoError(t, err)
+				begun := time.Now()
 				stats := counted(t, q, worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error {
 					time.Sleep(10 * time.Millisecond)
-					if d.ID.Group > "b" {
+					switch {
+					case d.ID.Group > "b":
+						return nil
+					case c.silent && time.Since(begun) < 4*time.Minute: // then the database answers the Stop
+						far.silence(2 * time.Second)
 						return nil
 					}
-					if c.err == nil {
-						far.silence(2 * time.Second)
-					}
-					return c.err
+					return &worker.RetryError{Uncounted: true}
 				}), worker.Options{}, 5*time.Minute)
 				require.EqualValues(t, 4, stats.Acked)
 				require.Zero(t, stats.DeadLettered)

@@ -364,12 +364,13 @@ func answer(ctx context.Context, sources []*source) bool {
 	return true
 }
 
-// calling reports whether a handler, or another function of the options, runs and is not stuck.
+// calling reports whether a handler, or another function of the options, runs and is not stuck. A call that waits for
+// the database has no such function.
 func (w *Worker) calling() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, h := range w.hands {
-		if h.calling.Load() {
+		if c := h.now.Load(); h.calling.Load() && (c == nil || !c.in.commits.Load()) {
 			return true
 		}
 	}
@@ -440,7 +441,7 @@ func (w *Worker) end(err error) {
 	}
 }
 
-// running is the calls of handlers that have not returned.
+// running is the calls of handlers that have not returned. A call that waits for the database is none.
 func (w *Worker) running() (all []Running) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -451,7 +452,7 @@ func (w *Worker) running() (all []Running) {
 		}
 	}
 	for c := range calls {
-		if !isClosed(c.done) {
+		if !isClosed(c.done) && !c.in.commits.Load() {
 			all = append(all, c.running())
 		}
 	}
