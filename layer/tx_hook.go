@@ -18,9 +18,9 @@ import (
 // other. The functions must be safe for concurrent use and must return at once. A handle without hooks pays nothing.
 //
 // No hook changes what becomes of an operation. The handle survives a panic, and a runtime.Goexit. The operation waits
-// half a second for Begin, and for End. After that time it continues without the hook, and End is not called if Begin
-// has not returned. SetHeader then does nothing, and the function must not read Messages and Claims any more, because
-// they belong to the caller again. Until the function returns, the hook is not told of other operations that begin. The
+// 0.25 s for Begin, and for End. After that time it continues without the hook, and End is not called if Begin has not
+// returned. SetHeader then does nothing, and the function must not read Messages and Claims any more, because they
+// belong to the caller again. Until the function returns, the hook is not told of other operations that begin. The
 // handle writes such a failure to slog.Default, with its stack, at most once in ten seconds.
 type Hook struct {
 	// Begin, if not nil, is called before the operation reads or writes anything. A call with wrong options may end
@@ -251,9 +251,9 @@ func (c hookContext) Value(key any) any {
 }
 
 const (
-	// hookPatience is how long an operation waits for a function of a hook. The shortest lease is longer, so an ack is
-	// in time.
-	hookPatience = callback.Shield(MinLease / 2)
+	// hookPatience is how long an operation waits for a function of a hook. A worker extends a lease of MinLease after
+	// a third of it, and is in time also if that waits for Hook.Begin and for Hook.End.
+	hookPatience = callback.Shield(MinLease / 4)
 	// hookReports is how often a handle reports failures of its hooks at most.
 	hookReports = 10 * time.Second
 )

@@ -383,6 +383,32 @@ func silenceIsNoStuckHandler(t *testing.T, kind string, stops bool) {
 	end()
 }
 
+// TestSlowHooksLoseNoClaim: a worker keeps a claim of the shortest lease, though each of its extensions waits for hooks
+// that take too long.
+func TestSlowHooksLoseNoClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _, end := orders(t, layer.Config{Lease: layer.MinLease}, "a", "b", "c", "d")
+		slow := layer.Hook{End: func(context.Context, *layer.Operation) { time.Sleep(600 * time.Millisecond) }}
+		q, err := layer.Open(t.Context(), db, []byte("worker"), "orders", layer.Options{Hooks: []layer.Hook{slow}})
+		require.NoError(t, err)
+		var calls, lost atomic.Int64
+		w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+			calls.Add(1)
+			time.Sleep(10 * time.Second)
+			return nil
+		}), worker.Options{Logger: slog.New(slog.DiscardHandler), OnError: func(error) { lost.Add(1) }})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(t.Context()))
+		require.EqualValues(t, []int64{4, 0}, []int64{calls.Load(), lost.Load()})
+		require.NoError(t, q.Close(t.Context()))
+		end()
+		time.Sleep(time.Second) // until the last hook has returned
+	})
+}
+
 // TestPostponedGroupsHoldUpNoOthers (G5): the messages of two groups are returned each time, without an attempt and
 // without a delay: their handler postpones them, or the database ends its transaction. One goroutine still handles the
 // messages of the groups behind them.

@@ -42,10 +42,28 @@ func Try(what string, fn func()) (err error) {
 	return nil
 }
 
-// Default calls write with slog.Default, behind a shield. An error of its handler is dropped, because nothing is left
-// to tell it to.
+// defaultPatience is how long Default waits. It is short, because an operation of a queue waits as long.
+const defaultPatience = Shield(100 * time.Millisecond)
+
+// hanging is how many calls of slog.Default have not returned in time.
+var hanging atomic.Int64
+
+// Default calls write with slog.Default, behind a shield. It waits no longer than defaultPatience: then write goes on by
+// itself, and until write returns, Default drops what else there is to write. It also drops an error of the log's
+// handler. Nothing is left to tell of that.
 func Default(write func(log *slog.Logger)) {
-	_ = Shield(Patience).Try("slog.Default", func() { write(slog.Default()) })
+	if hanging.Load() > 0 {
+		return
+	}
+	err := defaultPatience.Try("slog.Default", func() { write(slog.Default()) })
+	var stuck *StuckError
+	if errors.As(err, &stuck) {
+		hanging.Add(1)
+		go func() {
+			<-stuck.Returned
+			hanging.Add(-1)
+		}()
+	}
 }
 
 // Report writes an error to slog.Default.

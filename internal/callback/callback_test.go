@@ -82,6 +82,29 @@ func (h hangingHandler) Enabled(context.Context, slog.Level) bool {
 	return true
 }
 
+// TestDefaultThatHangs: a caller waits once, and for a short time, for slog.Default. What comes while that hangs is
+// dropped, and what comes later is written.
+func TestDefaultThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before, asked, free := slog.Default(), 0, make(chan struct{})
+		defer slog.SetDefault(before)
+		var b bytes.Buffer
+		slog.SetDefault(slog.New(hangingHandler{slog.NewTextHandler(&b, nil), free, &asked}))
+		begun := time.Now()
+		for _, text := range []string{"first", "second", "third"} {
+			callback.Report(text, errors.New("failed"))
+		}
+		require.Less(t, time.Since(begun), 200*time.Millisecond)
+		require.Equal(t, 1, asked)
+		close(free)
+		synctest.Wait()
+		callback.Report("fourth", errors.New("failed"))
+		require.Contains(t, b.String(), "msg=first")
+		require.Contains(t, b.String(), "msg=fourth")
+		require.NotContains(t, b.String(), "msg=second")
+	})
+}
+
 // TestLoggerWithoutAHandlerThatHangs: a logger waits once for a handler that hangs. It makes no other call until that
 // call has returned, and then asks Enabled once a second, not for each record.
 func TestLoggerWithoutAHandlerThatHangs(t *testing.T) {

@@ -122,7 +122,7 @@ func (w *world) hooks(who int) []layer.Hook {
 	return []layer.Hook{{
 		Begin: func(ctx context.Context, o *layer.Operation) context.Context {
 			own := may(ctx, "begin", o)
-			if own != nil && w.goesWrong(own, "hook of a handle", layer.MinLease/2) {
+			if own != nil && w.goesWrong(own, "hook of a handle", layer.MinLease/4) {
 				for i := range o.Messages {
 					o.SetHeader(i, "late", "yes")
 				}
@@ -131,7 +131,7 @@ func (w *world) hooks(who int) []layer.Hook {
 		},
 		End: func(ctx context.Context, o *layer.Operation) {
 			if own := may(ctx, "end", o); own != nil {
-				w.goesWrong(own, "hook of a handle", layer.MinLease/2)
+				w.goesWrong(own, "hook of a handle", layer.MinLease/4)
 			}
 		},
 	}}
