@@ -249,10 +249,14 @@ func TestWorkTellsLostClaims(t *testing.T) {
 	started := filepath.Join(t.TempDir(), "started")
 	stderr, done := newScreen("x"), make(chan error, 1)
 	go func() {
-		args := []string{"work", "--max", "1", "--exec", "touch " + started + "; while [ -e " + started + " ]; do sleep 0.01; done"}
+		runs := fmt.Sprintf("touch %[1]s; while [ -e %[1]s ]; do sleep 0.01; done", started)
+		args := []string{"work", "--max", "1", "--exec", runs}
 		done <- app.Run(context.Background(), args, nil, newScreen("x"), stderr)
 	}()
-	require.Eventually(t, func() bool { _, err := os.Stat(started); return err == nil }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(started)
+		return err == nil
+	}, 20*time.Second, time.Millisecond)
 	_, err := q.Admin().ForceRelease(t.Context(), "g", layer.ForceReleaseOptions{})
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(started))

@@ -244,11 +244,15 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	case killed || interrupted && (f.untilEmpty || f.max > 0):
 		err = errInterrupted
 	case dead > 0:
+		died := plural(dead, "message")
+		if f.group.given() != nil {
+			died += " of the queue"
+		}
 		err = &Error{
-			Text: fmt.Sprintf("%s of the queue failed for good in that time", plural(dead, "message")),
+			Text: fmt.Sprintf("%s failed for good while the %s was emptied", died, f.group.place()),
 			Hint: s.command("dead list"+f.group.words()) + " says why; " +
-				s.command("dead redrive"+cmp.Or(f.group.words(), " --all")+" --yes") + " gives all dead letters of the " +
-				f.group.place() + " back, also older ones.",
+				s.command("dead redrive"+cmp.Or(f.group.words(), " --all")+" --yes") +
+				" gives all dead letters of the " + f.group.place() + " back, also older ones.",
 		}
 	}
 	return errors.Join(err, printed)

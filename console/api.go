@@ -49,7 +49,8 @@ func (c *Console) apiGet(w http.ResponseWriter, r *http.Request) {
 	in := input{plainNames(r.URL.Query()), asking(r)}
 	for name := range in.Values { // a filter under a wrong name would choose all
 		if !slices.Contains(asked.reads, name) {
-			c.fail(w, r, http.StatusBadRequest, fmt.Sprintf("there is no parameter %q here: there are %q", name, asked.reads))
+			text := fmt.Sprintf("there is no parameter %q here: there are %q", name, asked.reads)
+			c.fail(w, r, http.StatusBadRequest, text)
 			return
 		}
 	}
@@ -249,7 +250,8 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	if d.ID != nil {
 		in.Set("id", *d.ID)
 		if id, err := layer.ParseID(*d.ID); err == nil && in.Has("g") && id.Group != in.Get("g") {
-			c.refuse(w, r, http.StatusBadRequest, fmt.Sprintf("the message with the id is of another group: %q", id.Group))
+			text := fmt.Sprintf("the message with the id is of another group: %q", id.Group)
+			c.refuse(w, r, http.StatusBadRequest, text)
 			return
 		}
 	}

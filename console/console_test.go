@@ -540,8 +540,8 @@ func TestAPI(t *testing.T) {
 	send(`{"queue":"none","verb":"pause","group":"A"}`, 404)
 }
 
-// TestAPIRefuses: a refusal says why and is logged. A filter under a wrong name is refused, because without it all would
-// be listed, and so is a message of another group than the one that is named.
+// TestAPIRefuses: a refusal says why and is logged. A filter under a wrong name is refused, because without it all
+// would be listed, and so is a message of another group than the one that is named.
 func TestAPIRefuses(t *testing.T) {
 	s := newSite(t, nil)
 	id := s.enqueue("A", "a1")[0]

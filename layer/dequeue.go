@@ -78,8 +78,8 @@ type ReceiveOptions struct {
 	// CountExpired counts receives, as Amazon SQS does: if the lease of the claim expires, its first item counts a
 	// failed attempt in any case, and no item is delivered alone. The same holds for each expired claim that such a
 	// receive takes over, because claims of earlier versions do not say how they count. Without CountExpired an attempt
-	// counts only if the caller is known to have had the claim, see Receive. Also then it counts for the first item that
-	// is left of the claim, though the caller may not have begun that item.
+	// counts only if the caller is known to have had the claim, see Receive. Also then it counts for the first item
+	// that is left of the claim, though the caller may not have begun that item.
 	CountExpired bool
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait. An error of the database that lasts until the end of the wait is returned; one that passes is not.

@@ -517,10 +517,10 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 // Close waits for enqueues, receives and settlements that are under way, and they come to their end. If the caller of a
 // receive has left, or its outcome is unknown, Close waits until the claims are given back. It does not wait for
 // transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
-// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its keys.
-// A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay valid until
-// their lease ends; claims by heartbeat for up to one lease of the queue. A subscription whose handler still runs keeps
-// its place for one lease at most, so end its context first. Calling Close twice is allowed.
+// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
+// keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
+// valid until their lease ends; claims by heartbeat for up to one lease of the queue. A subscription whose handler
+// still runs keeps its place for one lease at most, so end its context first. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.Close() {
 		return nil

@@ -392,8 +392,8 @@ func TestLettersBeforeThePolicyGoes(t *testing.T) {
 }
 
 // TestDeleteOfADeadLetter: a message that was deleted is not delivered by the dead letter queue. A client gives the
-// message back, or is too slow, and then deletes it, before it has moved. A standard queue deletes it. A FIFO queue says
-// that the receipt handle has expired, and the message moves.
+// message back, or is too slow, and then deletes it, before it has moved. A standard queue deletes it. A FIFO queue
+// says that the receipt handle has expired, and the message moves.
 func TestDeleteOfADeadLetter(t *testing.T) {
 	fails := map[string]func(e *env, url string, m message){
 		"given back": func(e *env, url string, m message) { e.visible(url, m, 0) },

@@ -116,7 +116,8 @@ func TestMoveTaskWaitsForItsQueue(t *testing.T) {
 			bubble(t, Options{}, func(e *env) {
 				dead, to := e.create("dead.fifo"), e.create("to.fifo")
 				arn := e.attributes(dead)["QueueArn"].(string)
-				e.create("orders.fifo", redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
+				policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn)
+				e.create("orders.fifo", redrivePolicy, policy)
 				for i := range 10 {
 					e.send(dead, fmt.Sprint(i), fmt.Sprint(i))
 				}

@@ -96,8 +96,8 @@ func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, err
 	return over, nil
 }
 
-// place says where a message is: CauseGone = it is not in the queue any more, CauseDead = it is a dead letter that waits
-// for its move, any other cause = it is in the queue.
+// place says where a message is: CauseGone = it is not in the queue any more, CauseDead = it is a dead letter that
+// waits for its move, any other cause = it is in the queue.
 func (s *Server) place(ctx context.Context, q *queue, h receiptHandle) (layer.Cause, error) {
 	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {

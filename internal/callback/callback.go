@@ -48,8 +48,8 @@ const defaultPatience = Shield(100 * time.Millisecond)
 // hanging is how many calls of slog.Default have not returned in time.
 var hanging atomic.Int64
 
-// Default calls write with slog.Default, behind a shield. It waits no longer than defaultPatience: then write goes on by
-// itself, and until write returns, Default drops what else there is to write. It also drops an error of the log's
+// Default calls write with slog.Default, behind a shield. It waits no longer than defaultPatience: then write goes on
+// by itself, and until write returns, Default drops what else there is to write. It also drops an error of the log's
 // handler. Nothing is left to tell of that.
 func Default(write func(log *slog.Logger)) {
 	if hanging.Load() > 0 {

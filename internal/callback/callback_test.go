@@ -82,8 +82,8 @@ func (h hangingHandler) Enabled(context.Context, slog.Level) bool {
 	return true
 }
 
-// TestDefaultThatHangs: a caller waits once, and for a short time, for slog.Default. Texts that come while that hangs are
-// dropped, and later ones are written.
+// TestDefaultThatHangs: a caller waits once, and for a short time, for slog.Default. Texts that come while that hangs
+// are dropped, and later ones are written.
 func TestDefaultThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before, asked, free := slog.Default(), 0, make(chan struct{})

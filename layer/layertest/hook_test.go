@@ -394,9 +394,9 @@ func TestHooksWithHastyContexts(t *testing.T) {
 	}
 }
 
-// TestHooksThatHang: an operation waits a quarter of a second for a hook that hangs, and is done without it. The hook is not
-// told of operations that begin until it has returned. A header that it sets too late is in no message, and does not
-// read the caller's messages.
+// TestHooksThatHang: an operation waits a quarter of a second for a hook that hangs, and is done without it. The hook
+// is not told of operations that begin until it has returned. A header that it sets too late is in no message, and does
+// not read the caller's messages.
 func TestHooksThatHang(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"Begin", "End"} {
