@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -105,7 +106,7 @@ func placeFlag(key []byte, directories map[string]string) string {
 	return "--prefix " + shellWord(prefixText(key))
 }
 
-// shellWord quotes a word for a shell if that is needed.
+// shellWord quotes a word for a shell if that is needed. Control characters are escaped as bash, zsh and ksh have it.
 func shellWord(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
@@ -114,7 +115,22 @@ func shellWord(word string) string {
 	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
 		return word
 	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	if strings.IndexFunc(word, unicode.IsControl) < 0 {
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	var b strings.Builder // a terminal must not get the control characters
+	for i := range len(word) {
+		switch c := word[i]; {
+		case c == '\\' || c == '\'':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < ' ' || c >= 0x7f:
+			fmt.Fprintf(&b, `\x%02x`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "$'" + b.String() + "'"
 }
 
 // The values of --engine and --queue that need not be given.
@@ -147,6 +163,9 @@ func (s *session) placed() string {
 func (s *session) command(words string) string {
 	if s.queue == defaultQueue {
 		return s.placed() + " " + words
+	}
+	if strings.HasPrefix(s.queue, "-") { // else it would be taken for a flag
+		return s.placed() + " --queue=" + shellWord(s.queue) + " " + words
 	}
 	return s.placed() + " --queue " + shellWord(s.queue) + " " + words
 }

@@ -7,11 +7,13 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -192,4 +194,24 @@ func TestPrintedCommandsHaveAPlace(t *testing.T) {
 		})
 	}
 	require.Greater(t, texts, 1000)
+}
+
+// TestShellWord: a shell reads the word that was quoted, whatever is in it, and a terminal gets no control character.
+func TestShellWord(t *testing.T) {
+	t.Parallel()
+	for _, word := range []string{
+		"plain", "", "two words", "it's", "$HOME `x` \"", "-dash", "a\x1bb", "line\nfeed", "'\t\\", "é\x7f\xff",
+	} {
+		quoted := shellWord(word)
+		require.False(t, strings.ContainsFunc(quoted, unicode.IsControl), quoted)
+		shell, err := exec.LookPath("bash")
+		if err != nil {
+			continue // another shell may not know $'…'
+		}
+		read, err := exec.Command(shell, "-c", "printf %s "+quoted).Output()
+		require.NoError(t, err)
+		require.Equal(t, word, string(read), quoted)
+	}
+	s := &session{queue: "-x"}
+	require.Contains(t, s.command("stats"), " --queue=-x stats")
 }
