@@ -85,8 +85,10 @@ func (o *outbox) write(b []byte) error {
 		limit, set = now, now == limit
 	}
 	_, err := o.conn.Write(b)
-	if err != nil {
-		// A frame may be cut in two, so nothing may follow on this connection.
+	if err != nil && o.limit.Load() > 0 {
+		// A frame may be cut in two, so nothing may follow on this connection. A client's write has no limit, and fails
+		// only if the server has closed the connection. It stays open here: the client must still read the last frames
+		// of the server.
 		_ = o.conn.Close()
 	}
 	return err
