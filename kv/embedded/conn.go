@@ -225,7 +225,11 @@ func (c *conn) take(kind frameKind, f fields) error {
 		if err := f.end(); err != nil || version <= 0 || index > maxGroup {
 			return fmt.Errorf("%w: commit's version", errFrame)
 		}
-		c.settle(id, version, uint16(index), nil)
+		if id == toldStored {
+			c.link.seen.note(version)
+		} else {
+			c.settle(id, version, uint16(index), nil)
+		}
 		return nil
 	case frameFailed, frameFired:
 		code, text := int(f.number()), ""
@@ -294,6 +298,9 @@ func (c *conn) settle(id uint64, version int64, index uint16, err error) {
 	delete(c.commits, id)
 	c.mu.Unlock()
 	if m != nil {
+		if err == nil && len(m.mutations) > 0 {
+			c.link.seen.note(version)
+		}
 		m.version, m.index, m.err = version, index, err
 		m.finish(c.link)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"syscall"
 )
 
 // dir is a folder that is held open. Its files are named relative to the open folder. So a check stays true if another
@@ -29,6 +30,15 @@ func openDir(path string) (*dir, error) {
 		return nil, errors.Join(fmt.Errorf("embedded: open %s: %w", path, err), root.Close())
 	}
 	return &dir{root, path, info, userOf(info)}, nil
+}
+
+// moved reports whether the opened folder is no longer at the path: nothing is there, or another folder.
+func moved(path string, opened fs.FileInfo) bool {
+	now, err := os.Stat(path)
+	if err == nil {
+		return !os.SameFile(opened, now)
+	}
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
 // foreign reports whether this process is root's and the folder another user's. Root works in such a folder only as a

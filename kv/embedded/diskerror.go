@@ -25,6 +25,8 @@ func (d *dir) openError(err error) error {
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
 		return d.locked(0, nil)
+	case errors.Is(err, ErrGone):
+		return err
 	case errors.Is(err, ErrNewerFormat):
 		return fmt.Errorf("%w (in %s)", err, d.path)
 	case errors.Is(err, ErrCorrupt), errors.As(err, &unread):
@@ -118,7 +120,8 @@ func update(file *bbolt.DB, fn func(tx *bbolt.Tx) error) error {
 // closed with db.
 func (d *dir) openBolt(name string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err error) {
 	o.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
-		f, err := d.openFile(filepath.Base(path), flag, mode)
+		// The file exists: createDatabase makes it. bbolt must not make one in the place of a file that was removed.
+		f, err := d.openFile(filepath.Base(path), flag&^os.O_CREATE, mode)
 		if err != nil {
 			return nil, err
 		}

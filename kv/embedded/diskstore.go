@@ -124,7 +124,7 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 		}
 		return db, nil
 	}
-	e, err := f.open(context.Background(), d)
+	e, err := f.open(context.Background(), d, new(seen))
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -250,8 +250,9 @@ func synced(folder *os.File, err error) error {
 	return errors.Join(err, folder.Close())
 }
 
-// openDatabase opens the verified file for writing and moves its version up: see timeline.
-func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64, err error) {
+// openDatabase opens the verified file for writing and moves its version up: see timeline. It writes nothing if the
+// file is another one than that of past, or an older copy.
+func (d *dir) openDatabase(clock Clock, mapped int, past *seen) (_ *diskStore, version int64, err error) {
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	db, file, err := d.openMapped(boltOptions(), mapped)
@@ -261,6 +262,9 @@ func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64
 	var at timeline
 	err = update(db, func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(metaBucket)
+		if err := past.check(d, file, meta); err != nil {
+			return err
+		}
 		at, version = reopen(meta, clock)
 		return at.put(meta, version)
 	})
@@ -369,10 +373,9 @@ func (s *diskStore) snapshot() (_ view, err error) {
 func (s *diskStore) inPlace() error {
 	now, err := s.dir.Lstat(fileName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %s was removed while it was open: nothing more is written to it", ErrGone, s.file.Path())
+		return s.dir.removedError()
 	}
-	if folder, err := os.Stat(s.dir.path); errors.Is(err, fs.ErrNotExist) ||
-		err == nil && !os.SameFile(s.dir.info, folder) {
+	if moved(s.dir.path, s.dir.info) {
 		return fmt.Errorf("%w: %s was moved or replaced while it was open: nothing more is written to it",
 			ErrGone, s.dir.path)
 	}
@@ -380,8 +383,7 @@ func (s *diskStore) inPlace() error {
 	case err != nil: // it says nothing about the file
 		return nil
 	case !os.SameFile(s.is, now):
-		return fmt.Errorf("%w: %s was replaced while it was open: close the database and open it again",
-			ErrGone, s.file.Path())
+		return s.dir.replacedError()
 	case now.Size() < s.is.Size():
 		return fmt.Errorf("%w: %s was truncated while it was open, from %d bytes to %d",
 			ErrCorrupt, s.file.Path(), s.is.Size(), now.Size())

@@ -51,6 +51,11 @@
 // ends while its server lives, the client reconnects under the same client id. The server accepts the client when all
 // its earlier messages are settled.
 //
+// A client continues only with the database that it knows (seen.go). It remembers the file, and the version of the
+// newest commit that it knows to be there. The server tells that version with a snapshot, and when it ends. If another
+// file is at the path, or none, or a copy with a smaller version, the calls of the client end with ErrGone. The client
+// makes no file, and does not connect to a process that has opened the other file.
+//
 // Root serves only folders of its own. In the folder of another user root is a client of that user's process. If no
 // such process serves, calls end with ErrOtherUser (dir.go), because the owner could replace files that root creates
 // or opens there by links to files of root's.

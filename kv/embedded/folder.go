@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -28,10 +29,15 @@ const socketName = "kv.socket"
 // errHeld says that another process has the folder's lock.
 var errHeld = errors.New("embedded: the folder is locked")
 
-// open opens the store alone.
-func (f *folder) open(ctx context.Context, d *dir) (*engine, error) {
-	if err := uninterrupted(d.createDatabase); err != nil {
-		return nil, explained("embedded: create "+filepath.Join(f.path, fileName), err)
+// open opens the store alone. past is the database that this DB has used before.
+func (f *folder) open(ctx context.Context, d *dir, past *seen) (*engine, error) {
+	if err := past.find(d); err != nil {
+		return nil, err
+	}
+	if !past.connected { // else the database exists, and no other file may take its place
+		if err := uninterrupted(d.createDatabase); err != nil {
+			return nil, explained("embedded: create "+filepath.Join(f.path, fileName), err)
+		}
 	}
 	if err := d.verifyDatabase(ctx, unservedLimit); err != nil {
 		return nil, d.openError(err)
@@ -39,7 +45,7 @@ func (f *folder) open(ctx context.Context, d *dir) (*engine, error) {
 	var s *diskStore
 	var version int64
 	err := uninterrupted(func() (err error) {
-		s, version, err = d.openDatabase(f.options.Clock, f.mapped)
+		s, version, err = d.openDatabase(f.options.Clock, f.mapped, past)
 		return err
 	})
 	if err != nil {
@@ -66,7 +72,7 @@ func (d *dir) await(ctx context.Context) error {
 
 // serve opens the store, and serves it. The engine releases the lock. The end of ctx ends serve before the whole file
 // is read. serve then releases the lock itself.
-func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
+func (f *folder) serve(ctx context.Context, lock *folderLock, past *seen) (*engine, error) {
 	// A socket is a sign of life. This process makes none while another process has the file for itself. Otherwise
 	// several processes that want the folder would wait for each other.
 	if err := lock.dir.await(ctx); err != nil {
@@ -80,7 +86,7 @@ func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
 		stop = listener.beat()
 	}
 	s := newServer(lock.dir, listener, checkClient)
-	e, err := f.open(ctx, lock.dir)
+	e, err := f.open(ctx, lock.dir, past)
 	stop()
 	if err != nil {
 		s.close()
@@ -110,16 +116,12 @@ type folderLock struct {
 func (l *folderLock) Close() error { return errors.Join(l.file.Close(), l.dir.Close()) }
 
 // join opens the database, or connects to the process that has it open. If neither is possible now, the error is
-// ErrLocked. It is ErrOtherUser if no process has the database open and this process must not open it.
+// ErrLocked. It is ErrOtherUser if no process has the database open and this process must not open it. It is ErrGone if
+// the folder, or the file that the link has seen, is no longer at the path.
 func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
-	d, err := openDir(f.path)
+	d, err := f.find()
 	if err != nil {
 		return nil, nil, err
-	}
-	if !os.SameFile(f.is, d.info) {
-		err := fmt.Errorf("%w: another folder is at the path now: close the database and open it again: %s",
-			ErrGone, f.path)
-		return nil, nil, errors.Join(err, d.Close())
 	}
 	file, err := d.lock()
 	if err == nil {
@@ -131,7 +133,7 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 		case l.rest.lasts(f.sign(fileName)):
 			err = errors.Join(l.rest.err, lock.Close())
 		default:
-			e, err = f.serve(ctx, lock)
+			e, err = f.serve(ctx, lock, &l.seen)
 			l.rest.after(err, f.sign(fileName))
 		}
 		if err != nil {
@@ -143,23 +145,54 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	if !errors.Is(err, errHeld) {
 		return nil, nil, err
 	}
+	if err := cmp.Or(l.seen.find(d), l.seen.older); err != nil {
+		return nil, nil, err
+	}
+	n, err := d.reach(ctx, l)
+	return n, nil, err
+}
+
+// find opens the folder. The error is ErrGone if the folder is no longer at the path.
+func (f *folder) find() (*dir, error) {
+	d, err := openDir(f.path)
+	switch {
+	case err != nil && moved(f.path, f.is):
+		return nil, fmt.Errorf("%w: the folder was removed or moved while it was open: %w", ErrGone, err)
+	case err != nil:
+		return nil, err
+	case !os.SameFile(f.is, d.info):
+		err := fmt.Errorf("%w: another folder is at the path now: close the database and open it again: %s",
+			ErrGone, f.path)
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// reach connects to the process that has the folder open, and says hello.
+func (d *dir) reach(ctx context.Context, l *link) (*conn, error) {
 	c, err := d.connect(ctx)
 	var own *ownError
 	if errors.As(err, &own) {
-		return nil, nil, explained("embedded: connect to "+filepath.Join(d.path, socketName), err)
+		return nil, explained("embedded: connect to "+filepath.Join(d.path, socketName), err)
 	}
 	if err != nil {
-		return nil, nil, d.locked(0, err)
+		return nil, d.locked(0, err)
 	}
 	_, pid, err := peer(c)
 	if err == nil {
 		var n *conn
 		if n, err = handshake(ctx, c, l); err == nil {
-			return n, nil, nil
+			// The process has opened its file by now. If that is another one than before, this client must not use it.
+			if err := l.seen.find(d); err != nil {
+				n.end(err)
+				return nil, err
+			}
+			l.seen.enter(d)
+			return n, nil
 		}
 	}
 	_ = c.Close()
-	return nil, nil, d.locked(pid, err)
+	return nil, d.locked(pid, err)
 }
 
 // connect connects to the process that has the folder open. It checks the user of that process before it sends

@@ -31,7 +31,7 @@ const (
 	frameOpened    frameKind = 17 // read version
 	frameValue     frameKind = 18 // presence, value
 	frameRows      frameKind = 19 // 1 if there may be more, number, keys and values
-	frameCommitted frameKind = 20 // version, index
+	frameCommitted frameKind = 20 // version, index; see also toldStored
 	frameFired     frameKind = 21 // code, 0 = the value has changed
 	frameFailed    frameKind = 22 // code, text
 )
@@ -48,6 +48,11 @@ const (
 	// grownFrame is the size up to which a reader keeps its buffer.
 	grownFrame = 64 << 10
 )
+
+// toldStored stands in the place of a commit's number. The frame then tells the version of the newest commit in the
+// file, of any process. The server sends it before a snapshot that has this commit, and at its own end. Clients of
+// earlier releases ignore the frame, because the numbers of their commits begin at 1.
+const toldStored = 0
 
 const (
 	scanReverse  = 1

@@ -21,6 +21,7 @@ type link struct {
 	cancel context.CancelFunc
 	ended  chan struct{} // run has ended
 	rest   rest          // used by one goroutine at a time: that of OpenDisk, then run
+	seen   seen          // used like rest
 
 	mu        sync.Mutex // guards what follows
 	conn      *conn      // nil while there is none
@@ -121,6 +122,7 @@ func (l *link) register(watches []*watch) {
 // run keeps the link up, from connection to connection, until this process has the database or Close ends it.
 func (l *link) run(c *conn) {
 	defer close(l.ended)
+	defer l.seen.close()
 	for c != nil {
 		err := c.read()
 		l.lose(c, err)
@@ -243,7 +245,8 @@ func (l *link) signal() {
 // for unservedLimit this process could not open the folder, and no other process had it.
 func (l *link) fail(err error, unserved time.Duration) {
 	var own *unservable
-	lasts := errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) || errors.Is(err, errProtocol)
+	lasts := errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) || errors.Is(err, errProtocol) ||
+		errors.Is(err, ErrGone) && errors.As(err, &own) // else the process that serves may put it right
 	if !lasts && unserved <= unservedLimit {
 		return
 	}

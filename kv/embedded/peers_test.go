@@ -297,6 +297,7 @@ func impostor(t *testing.T, path string, speaks func(c net.Conn)) (leave func())
 	require.NoError(t, err)
 	file, err := d.lock()
 	require.NoError(t, err)
+	require.NoError(t, d.createDatabase()) // a client that finds no file gives up
 	lock := &folderLock{file, d}
 	l, err := d.listen()
 	require.NoError(t, err)
@@ -459,7 +460,9 @@ func TestNobodyCanServe(t *testing.T) {
 	})
 	require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
 	require.ErrorContains(t, err, inTheWay)
-	require.NoError(t, os.Remove(inTheWay))
+	made := t.TempDir() // a client makes no file
+	require.NoError(t, openHere(t, made, Options{}).Close())
+	require.NoError(t, os.Rename(filepath.Join(made, fileName), inTheWay))
 	require.Eventually(t, db.Serves, time.Minute, time.Millisecond)
 	change(t, db, "a", "1")
 	require.Equal(t, "1", look(t, db, "a"))
@@ -641,8 +644,7 @@ func TestConnectionThatWasGivenUp(t *testing.T) {
 	_, err = second.Write(numbered(frameOpen, 1, func(b []byte) []byte { return appendNumbers(b, 0) }))
 	require.NoError(t, err)
 	require.NoError(t, second.SetReadDeadline(time.Now().Add(time.Minute)))
-	kind, _, err = r.next()
-	require.NoError(t, err)
+	kind, _ = nextAnswer(t, &r)
 	require.Equal(t, frameOpened, kind)
 }
 

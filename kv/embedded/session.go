@@ -22,6 +22,7 @@ type session struct {
 	begun   time.Time
 	asked   atomic.Bool // the client has sent a frame
 
+	told      int64                 // the last version of tell; the reading goroutine's
 	snapshots map[uint64]farVersion // the reading goroutine's
 	slots     watchSlots
 
@@ -77,6 +78,7 @@ func (s *session) run() {
 	}
 	s.mu.Unlock()
 	close(s.settled)
+	s.tell(s.engine.newestStored())
 	for _, w := range watches {
 		w.Cancel()
 	}
@@ -177,8 +179,18 @@ func (s *session) open(id uint64, f fields) error {
 		return nil
 	}
 	s.snapshots[id] = v
+	s.tell(v.from)
 	s.out.put(frameOpened, func(b []byte) []byte { return appendNumbers(b, id, uint64(v.version)) })
 	return nil
+}
+
+// tell tells the client the version of a commit that is in the file, unless the client knows of a later one. If the
+// client takes over, it refuses a file with a smaller version.
+func (s *session) tell(stored int64) {
+	if stored > s.told {
+		s.told = stored
+		s.out.put(frameCommitted, func(b []byte) []byte { return appendNumbers(b, toldStored, uint64(stored), 0) })
+	}
 }
 
 // view calls fn with a snapshot's data; error 1007 if that is not open, or past the window.

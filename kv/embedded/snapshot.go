@@ -20,7 +20,8 @@ type snapshot struct {
 	refs   int   // open transactions; guarded by DB.mu
 	newest int64 // the highest read version it was given out for; guarded by DB.mu
 
-	// It serves versions from <= v < until; until is set when a commit supersedes it. Guarded by DB.mu.
+	// It serves versions from <= v < until. from is the version of its last commit, and never changes. until is set
+	// when a commit supersedes the snapshot. Guarded by DB.mu.
 	from, until int64
 
 	// pin is held for reading during a read and for writing while the view is closed.
@@ -107,6 +108,13 @@ func (e *engine) readVersion() (int64, error) {
 		return 0, err
 	}
 	return e.version, nil
+}
+
+// newestStored returns the newest version in the store.
+func (e *engine) newestStored() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stored
 }
 
 // advanceLocked lets the version follow the clock when nothing commits.

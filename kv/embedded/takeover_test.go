@@ -23,7 +23,7 @@ func TestCloseDuringATakeover(t *testing.T) {
 	f := &folder{path: path, is: d.info, options: Options{}.withDefaults()}
 	closed, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = f.serve(closed, &folderLock{file, d})
+	_, err = f.serve(closed, &folderLock{file, d}, new(seen))
 	require.ErrorIs(t, err, context.Canceled)
 	next := openHere(t, path, Options{})
 	require.True(t, next.Serves())
