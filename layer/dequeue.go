@@ -73,7 +73,8 @@ type ReceiveOptions struct {
 	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused.
 	// Of the repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
 	// 128 bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
-	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
+	// turn. Not with SettleReceive. The claims are not given back if ctx ends while the receive runs. The error then
+	// says that the outcome is unknown (kv.MaybeCommitted), and a receive with the same id returns them.
 	ReceiveID string
 	// CountExpired counts receives, as Amazon SQS does: if the lease of the claim expires, its first item counts a
 	// failed attempt in any case, and no item is delivered alone. The same holds for each expired claim that such a

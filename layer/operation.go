@@ -96,6 +96,10 @@ func (o *operation) Place() string {
 // Unserved implements line.Operation: it reports whether the receive has got nothing, and so must wait.
 func (o *operation) Unserved() bool { return o.receive.unserved() }
 
+// Keeps implements line.Operation: it reports whether the receive has a receive id. Then the caller can repeat it, and
+// its claims are not given back.
+func (o *operation) Keeps() bool { return o.receive.o.ReceiveID != "" }
+
 // Forget implements line.Operation: it removes the results of the receive in its last transaction.
 func (o *operation) Forget() { o.receive.begin() }
 

@@ -92,8 +92,8 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	var expected bool
 	o.told = linear.OutcomeOf(err)
 	o.outcome, expected = judge(err, limited || a.w.knobs.mayFail(err))
-	if o.outcome == unknown && !kv.MaybeCommitted(err) && !o.is("receive") && !o.is("ack-receive") {
-		o.outcome = refused // a call says if it may have had an effect
+	if o.outcome == unknown && !kv.MaybeCommitted(err) && (!o.is("receive") || o.attemptID != "") {
+		o.outcome = refused // a call says if it may have had an effect; without an id, a receive gives its claims back
 	}
 	if a.doomed(o, dropped, err) || a.turnedAway(o, retired, err) {
 		o.outcome = refused

@@ -43,7 +43,7 @@
 // - Handlers kill their process. The message that always does becomes the only dead letter (lethal.go, TestLethal).
 //
 // - The contexts of calls end early, half of them because another call has failed. A call that does not say that it may
-// have had an effect had none (actor.go).
+// have had an effect had none (actor.go). That includes a receive with a receive id (recall.go, TestTwinned).
 //
 // - No receive waits for a poll, whatever is in flight when it begins to wait (waking.go, TestWaking). No ack waits for
 // receives that lose conflicts, and no call hides a claim that it has made (contended.go, TestContended).

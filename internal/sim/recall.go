@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"fdbfifo/kv/tuple"
@@ -199,12 +200,20 @@ func (m *model) earlyDedup(at writtenAt) time.Duration {
 	return m.early(at, window)
 }
 
-// recalls follows the rows of receive ids.
+// recalls follows the rows of receive ids. A row is stored together with the claims of a receive with this id. That
+// receive did not answer that nothing had happened.
 func (m *model) recalls(name string, rest tuple.Tuple, w write) {
-	if name != "repeat" || !m.w.knobs.clocks {
+	if name != "repeat" {
 		return
 	}
 	id, _ := rest[0].(string)
+	claims := func(o *op) bool { return o.attemptID == id && o.who == m.r.who && o.maybeAt(m.r) }
+	if w.kind == wrote && !slices.ContainsFunc(m.w.ops, claims) {
+		m.violation("G3: handle %d claims by the receive id %q, and no such receive says that it may have", m.r.who, id)
+	}
+	if !m.w.knobs.clocks {
+		return
+	}
 	was, known := m.repeated[id]
 	if early := m.early(was, receiveIDLife); known && early > 0 {
 		what := "used for other claims"

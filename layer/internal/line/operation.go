@@ -34,6 +34,9 @@ type Operation interface {
 	Place() string
 	// Unserved reports whether the receive has got nothing, so that one which waits must continue to wait.
 	Unserved() bool
+	// Keeps reports whether the claims of the receive stay if its caller leaves, because the caller can repeat the
+	// receive. Otherwise the pipeline gives them back.
+	Keeps() bool
 	// Forget forgets what the receive got in its latest transaction.
 	Forget()
 	// Settled is called when the settlement is done, and only the receive is left.

@@ -31,7 +31,8 @@ import (
 //     panics.
 //  5. After Close nothing is submitted, and nothing waits: a receive that would have waited ends with env.Closed.
 //     closed changes under mu, so that its value stays the same while a batch's books are settled.
-//  6. No claim is lost when a caller leaves: the pipeline gives back what an abandoned receive has got.
+//  6. No claim is lost when a caller leaves: the pipeline gives back what an abandoned receive has got. A receive with
+//     Keeps keeps it, and its caller's error says that the outcome is unknown.
 //
 // mu is held for bookkeeping alone, never during a transaction. The line has a mutex of its own, taken under mu, never
 // the other way round.
@@ -76,7 +77,7 @@ type PipelineEnv[O Operation] struct {
 	// MayRecover reports whether the receives of a turn that has failed with err may wait for another.
 	MayRecover func(err error) bool
 	// GiveBack takes away what a receive has got, because its caller has left, and starts a goroutine that gives it
-	// back.
+	// back. It does nothing if Keeps is true.
 	GiveBack func(o O)
 }
 
@@ -179,7 +180,7 @@ func (p *Pipeline[O]) apart() bool {
 }
 
 // Submit runs o and returns its error when the outcome is known, or when ctx ends. If ctx ends first, a receive gives
-// back the claims that it still gets, and the outcome of any other operation is unknown.
+// back the claims that it still gets. The outcome of any other operation, and of a receive with Keeps, is unknown.
 func (p *Pipeline[O]) Submit(ctx context.Context, o O) error {
 	if err := p.enter(ctx, o); err != nil {
 		return err
@@ -339,9 +340,9 @@ func (p *Pipeline[O]) queueUp(os ...O) {
 	}
 }
 
-// leave is for a caller who goes, because of cause, before o has ended. leave returns the error for the caller: that of
-// o if o has ended after all; cause if o had no effect or only receives; else an error that says that the outcome is
-// unknown.
+// leave is for a caller who goes, because of cause, before o has ended. leave returns the error for the caller. If o
+// has ended after all, that is the error of o. If o had no effect, or only receives and its claims are given back, it
+// is cause. Otherwise the error says that the outcome is unknown.
 func (p *Pipeline[O]) leave(o O, cause error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -361,7 +362,7 @@ func (p *Pipeline[O]) leave(o O, cause error) error {
 	case isRunning:
 		o.op().abandon(cause)
 	}
-	if !o.Enqueues() && !o.Settles() {
+	if !o.Enqueues() && !o.Settles() && !o.Keeps() {
 		return cause
 	}
 	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
@@ -598,8 +599,8 @@ func (p *Pipeline[O]) settle(b *batch[O]) {
 }
 
 // conclude ends an operation that has run, or, if its receive has got nothing and waits, puts it into the line. If only
-// the settlement has run, conclude queues the receive. The claims of a receive whose caller has left are given back. mu
-// is held.
+// the settlement has run, conclude queues the receive. The claims of a receive whose caller has left are given back,
+// unless Keeps is true. mu is held.
 func (p *Pipeline[O]) conclude(o O) {
 	at := o.op()
 	if at.Later {

@@ -25,6 +25,7 @@ type testOp struct {
 	template string
 	groups   int
 	served   bool // the receive has got something
+	keeps    bool // the caller can repeat the receive
 }
 
 func (o *testOp) Size() Size {
@@ -43,6 +44,7 @@ func (o *testOp) Named() bool      { return o.named }
 func (o *testOp) Template() string { return o.template }
 func (o *testOp) Place() string    { return o.template }
 func (o *testOp) Unserved() bool   { return !o.served }
+func (o *testOp) Keeps() bool      { return o.keeps }
 func (o *testOp) Forget()          { o.served = false }
 func (o *testOp) Settled()         { o.settles = false }
 
@@ -90,7 +92,7 @@ func testRig(t *testing.T, fn func(r *rig)) {
 				return !errors.Is(err, errFinal) && !kv.MaybeCommitted(err)
 			},
 			GiveBack: func(o *testOp) {
-				if o.served {
+				if o.served && !o.keeps {
 					o.served = false
 					r.back <- o
 				}
@@ -279,6 +281,13 @@ func receiveOf(groups int) *testOp {
 	return &testOp{receives: true, groups: groups, size: Size{Received: 1}}
 }
 
+// keptReceiveOf is receiveOf for a receive that keeps its claims if its caller leaves.
+func keptReceiveOf(groups int) *testOp {
+	o := receiveOf(groups)
+	o.keeps = true
+	return o
+}
+
 // busy fills all slots with enqueues, and returns their transactions.
 func (r *rig) busy() []*testFlight {
 	var all []*testFlight
@@ -448,7 +457,7 @@ func TestPipelineLeaveQueued(t *testing.T) {
 }
 
 // TestPipelineLeaveRunning: an enqueue whose caller leaves has an unknown outcome. The claims of a receive whose caller
-// leaves are given back, unless the receive has failed.
+// leaves are given back, unless the receive has failed. A receive that keeps its claims has an unknown outcome.
 func TestPipelineLeaveRunning(t *testing.T) {
 	for name, c := range map[string]struct {
 		o       *testOp
@@ -460,6 +469,7 @@ func TestPipelineLeaveRunning(t *testing.T) {
 		"ack":              {ackOf(1), nil, true, false},
 		"receive":          {receiveOf(1), nil, false, true},
 		"receive, refused": {receiveOf(1), errors.New("no"), false, false},
+		"receive, keeps":   {keptReceiveOf(1), nil, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testRig(t, func(r *rig) {
