@@ -42,17 +42,24 @@ const (
 
 // extended returns the record r with a claim that ends at endMS, by this handle's clock, and that no heartbeat keeps.
 // If this clock has stepped ahead since the claim was made, extended also sets the begin of the claim (SinceMS) by the
-// new clock. Otherwise other handles could not see that the end is wrong (isWrong).
+// new clock. Otherwise other handles could not see that the end is wrong (isWrong). A small step counts, too: a clock
+// may have been four minutes ahead before. See sinceSlack.
 func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 	next := r.Until(endMS)
-	if c := next.Holding(); c.SinceMS > 0 && ahead(w.nowMS, c.SinceMS) {
-		m, err := w.moment()
-		if err != nil {
-			return nil, err
-		}
-		if begunMS := m.at(c.Token); ahead(begunMS, c.SinceMS) {
-			c.SinceMS = begunMS
-		}
+	c := next.Holding()
+	if c.SinceMS == 0 {
+		return next, nil
+	}
+	m, err := w.moment()
+	if err != nil {
+		return nil, err
+	}
+	slack := sinceSlack
+	if c.Token > m.clock+offsetSlack { // from before a restore: the age of the claim is not known
+		slack = clockSlack
+	}
+	if begunMS := m.at(c.Token); begunMS-c.SinceMS > slack.Milliseconds() {
+		c.SinceMS = begunMS
 	}
 	return next, nil
 }

@@ -305,6 +305,11 @@ func longestReader(r *rec.Reader) time.Duration { return cmp.Or(leaseOf(r), MaxL
 // clockSlack is how far the clocks of two processes may differ before one counts as wrong.
 const clockSlack = 5 * time.Minute
 
+// sinceSlack is by how much the clock of a holder must have stepped ahead since the claim was made, by versions, before
+// an extension changes the begin of the claim. It is more than a right clock drifts from versions while a claim lasts.
+// If it were clockSlack, a clock that steps twice by less could be nearly ten minutes ahead without a trace.
+const sinceSlack = 10 * time.Second
+
 // versionsPerMS is how fast the database's versions advance, about.
 const versionsPerMS = 1000
 

@@ -2475,6 +2475,56 @@ func TestAStepUnderAClaim(t *testing.T) {
 	}
 }
 
+// TestAClaimOfAClockThatDrifts: the clock of a process is ahead by less than five minutes when it claims, and by more
+// when it extends the claim for the last time. No step is larger than five minutes. The process dies, and another gets
+// the message within twice the lease.
+func TestAClaimOfAClockThatDrifts(t *testing.T) {
+	t.Parallel()
+	receives := func(c *clocks, q *layer.Queue, _ *layer.Claim) {
+		claims, err := q.Receive(c.Context(), layer.ReceiveOptions{})
+		require.NoError(c, err)
+		require.Empty(c, claims)
+	}
+	extends := func(c *clocks, q *layer.Queue, claim *layer.Claim) {
+		_, err := q.Extend(c.Context(), claim, 0)
+		require.NoError(c, err)
+	}
+	for name, s := range map[string]struct {
+		first, step time.Duration
+		steps       int
+		then        func(c *clocks, q *layer.Queue, claim *layer.Claim)
+	}{
+		"a step and a receive":    {290 * time.Second, 290 * time.Second, 1, receives},
+		"a step and an extension": {290 * time.Second, 290 * time.Second, 1, extends},
+		"many small steps":        {0, 31 * time.Second, 20, extends},
+		"from behind":             {-4 * time.Minute, 4 * time.Minute, 3, extends},
+	} {
+		for _, perItem := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lease per item=%t", name, perItem), func(t *testing.T) {
+				inClocks(t, layer.Config{LeasePerItem: perItem}, func(c *clocks) {
+					var off atomic.Int64
+					off.Store(int64(s.first))
+					dies := c.clock(func() time.Time { return time.Now().Add(time.Duration(off.Load())) })
+					c.send(c.q, layer.Message{})
+					claim := c.claim(dies, layer.ReceiveOptions{})
+					for range s.steps {
+						time.Sleep(time.Second)
+						off.Add(int64(s.step))
+						s.then(c, dies, claim)
+					}
+					require.NoError(c, dies.Close(c.Context()))
+					died := time.Now()
+					claims, err := c.q.Receive(c.Context(), layer.ReceiveOptions{Wait: 4 * clockLease})
+					require.NoError(c, err)
+					require.Len(c, claims, 1)
+					require.LessOrEqual(c, time.Since(died), 2*clockLease)
+					require.NoError(c, c.q.Ack(c.Context(), claims[0]))
+				})
+			})
+		}
+	}
+}
+
 // TestAStepUnderASuspect (G7): the clock of a handle steps ahead, or back, while the handle has a suspect message in
 // hand. The handle gives the next suspect message after 30 s, and no earlier. After a small step back it takes a little
 // longer.
