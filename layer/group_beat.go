@@ -219,7 +219,7 @@ func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
 // of the two processes differ too much. h is a claim by this beat. It tells how far the clock of this process is ahead:
 // the claim has a time by the clock of its holder (SinceMS), and a token, which is a version. If that is more than
 // clockSlack, this handle must first see for one lease that no process moves the beat. A process that lives moves its
-// beat each third of a lease. mayLive reads the timer of the beat, at snapshot.
+// beat each third of a lease.
 func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
 	if h.SinceMS == 0 {
 		return false, nil
@@ -228,21 +228,39 @@ func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
 	if err != nil || h.Token > m.clock+offsetSlack || m.lag(moment{nowMS: h.SinceMS, clock: h.Token}) <= clockSlack {
 		return false, err
 	}
-	key := w.keys.beatTimer(b.DueMS, h.Beat)
+	key, lease, err := moveOf(w, h.Beat, b)
+	return err == nil && !w.q.noticed.far.IsOver(key, b.DueMS, time.Now(), lease), err
+}
+
+// mayIdlerLive is mayLive for a beat without claims, by its number. Nothing tells a clock that is ahead from a process
+// that has died. So the time since the last move of the beat counts, instead of the difference of the clocks. If this
+// handle ended the beat of a process that lives, the next claims of that process would have leases of their own.
+func mayIdlerLive(w *txn, handle uuid.UUID, b rec.Beat) (bool, error) {
+	key, lease, err := moveOf(w, handle, b)
+	if err != nil || !ahead(w.nowMS, b.DueMS-lease.Milliseconds()) {
+		return false, err
+	}
+	return !w.q.noticed.far.IsOver(key, b.DueMS, time.Now(), lease), nil
+}
+
+// moveOf returns the key of the timer of the beat b, and the lease from the last move of the beat to its due time. It
+// reads the timer, at snapshot.
+func moveOf(w *txn, handle uuid.UUID, b rec.Beat) (key []byte, lease time.Duration, err error) {
+	key = w.keys.beatTimer(b.DueMS, handle)
 	v, err := w.read.Get(key).Wait(w.ctx)
 	if err != nil {
-		return false, fmt.Errorf("read the beat's timer: %w", err)
+		return nil, 0, fmt.Errorf("read the beat's timer: %w", err)
 	}
 	_, movedMS, err := rec.UnpackTimer(key, v)
 	if v == nil || w.skipsRow(err) {
 		movedMS = 0
 	}
-	lease := leaseOfBeat(&w.view, b.DueMS, movedMS)
-	return !w.q.noticed.far.IsOver(key, b.DueMS, time.Now(), lease), nil
+	return key, leaseOfBeat(&w.view, b.DueMS, movedMS), nil
 }
 
 // mayHoldersLive is mayLive for the beat of a handle. rows are held keys of the handle. The first claim by the beat
-// that mayHoldersLive can read decides; it reads the locks, at snapshot. If there is none, the result is false.
+// that mayHoldersLive can read decides; it reads the locks, at snapshot. If there is none, mayIdlerLive decides, unless
+// the beat is being ended: then the result is false.
 func mayHoldersLive(w *txn, handle uuid.UUID, b rec.Beat, rows []kv.KV) (bool, error) {
 	for i := range rows {
 		p, err := w.keys.parse(rows[i].Key)
@@ -260,7 +278,10 @@ func mayHoldersLive(w *txn, handle uuid.UUID, b rec.Beat, rows []kv.KV) (bool, e
 			return mayLive(w, c, b)
 		}
 	}
-	return false, nil
+	if b.Ended {
+		return false, nil
+	}
+	return mayIdlerLive(w, handle, b)
 }
 
 // leaseOfBeat returns the lease of a beat's handle: the time from movedMS, when the beat was last moved, to dueMS. If

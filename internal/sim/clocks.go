@@ -250,7 +250,7 @@ func (m *model) endsBeat(number string, b *beatState) {
 		return
 	}
 	left := b.movedMS + m.w.knobs.config.Lease.Milliseconds() - m.r.atMS
-	if left > aWhile.Milliseconds() && len(b.held) > 0 {
+	if left > aWhile.Milliseconds() {
 		m.violation("G2: beat %s of handle %d, whose clock is %s, is ended %d ms early by handle %d, whose clock is %s",
 			number, b.who, m.w.handleOf(b.who).clock.kind, left, m.r.who, m.w.handleOf(m.r.who).clock.kind)
 	}

@@ -158,6 +158,17 @@ func (c *clocks) put(key, value []byte) {
 	require.NoError(c, err)
 }
 
+// crash ends a process: it leaves the rows behind that a Close clears.
+func (c *clocks) crash(q *layer.Queue) {
+	rows := c.rows()
+	require.NoError(c, q.Close(c.Context()))
+	for _, row := range rows {
+		if c.row(row.Key) == nil {
+			c.put(row.Key, row.Value)
+		}
+	}
+}
+
 // drain returns how long the right handle takes to receive and ack n messages, one receive a second.
 func (c *clocks) drain(n int, o layer.ReceiveOptions) time.Duration {
 	begun := time.Now()
@@ -605,6 +616,52 @@ func TestAHeartbeatBesideAClockAhead(t *testing.T) {
 				require.Less(c, time.Since(closed), 2*clockLease)
 				require.NoError(c, ahead.Ack(c.Context(), claims[0]))
 				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestAnIdleHeartbeatBesideAClockAhead (G2): the clock of a process is ahead of another's by more than five minutes. It
+// leaves the heartbeat of the other process also while that has no claim. So the next claim is by heartbeat, too, and
+// lasts as long as its process lives. If the process has died without a claim, nothing is left of its heartbeat after
+// twice the lease.
+func TestAnIdleHeartbeatBesideAClockAhead(t *testing.T) {
+	t.Parallel()
+	for name, off := range map[string]struct{ holder, other time.Duration }{
+		"5 minutes and 1 s": {-5*time.Minute - time.Second, 0},
+		"a year behind":     {-year, 0},
+		"a year ahead":      {year, 2 * year},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				holder, other := c.off(off.holder), c.off(off.other)
+				looks := func(d time.Duration) {
+					for begun, before := time.Now(), other.Paths().Looks; time.Since(begun) < d; {
+						claims, err := other.Receive(c.Context(), layer.ReceiveOptions{Wait: 7 * time.Second})
+						require.NoError(c, err)
+						require.Empty(c, claims)
+						require.Less(c, other.Paths().Looks-before, 20*int64(1+time.Since(begun)/time.Second))
+					}
+				}
+				beats := func() int64 {
+					report, err := c.q.Admin().Check(c.Context(), layer.CheckOptions{})
+					require.NoError(c, err)
+					return report.Beats
+				}
+				for range 3 {
+					c.send(holder, layer.Message{})
+					claim := c.claim(holder, layer.ReceiveOptions{Heartbeat: true})
+					looks(2 * clockLease)
+					_, ended := claim.Lasts()
+					require.NotNil(c, ended, "the claim is by heartbeat")
+					require.NoError(c, holder.Ack(c.Context(), claim))
+					looks(2 * clockLease)
+					require.EqualValues(c, 1, beats())
+				}
+				c.crash(holder)
+				looks(2 * clockLease)
+				require.Zero(c, beats())
+				require.NoError(c, other.Close(c.Context()))
 			})
 		})
 	}
