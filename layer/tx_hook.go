@@ -262,24 +262,15 @@ const (
 // function has not returned: then the caller must not read the variables that fn writes, and the hook is not told of
 // operations that begin until the function returns. what names the function for the report of a failure.
 func (w *observed) call(i int, what string, fn func()) (returned bool) {
-	err := hookPatience.Try(what, fn)
+	err := hookPatience.TryCounted(&w.q.hooksStuck[i], what, fn)
 	if err == nil {
 		return true
-	}
-	var stuck *callback.StuckError
-	if returned = !errors.As(err, &stuck); !returned {
-		calls := &w.q.hooksStuck[i]
-		calls.Add(1)
-		go func() {
-			<-stuck.Returned
-			calls.Add(-1)
-		}()
 	}
 	now, last := time.Now().UnixNano(), w.q.hookReported.Load()
 	if (last == 0 || now-last >= int64(hookReports)) && w.q.hookReported.CompareAndSwap(last, now) {
 		callback.Report("queue: a hook has failed", err, "queue", w.Queue, "verb", string(w.Verb))
 	}
-	return returned
+	return !errors.As(err, new(*callback.StuckError))
 }
 
 // end tells the hooks the outcome (Hook.End), the last hook first, and returns err. Of nil it only returns err.

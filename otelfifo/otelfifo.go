@@ -335,15 +335,7 @@ func (t *Telemetry) try(what string, fn func()) bool {
 	if t.stuck.Load() > 0 {
 		return false
 	}
-	err := patience.Try(what, fn)
-	var stuck *callback.StuckError
-	if errors.As(err, &stuck) {
-		t.stuck.Add(1)
-		go func() {
-			<-stuck.Returned
-			t.stuck.Add(-1)
-		}()
-	}
+	err := patience.TryCounted(&t.stuck, what, fn)
 	if err != nil && !t.told.Swap(true) {
 		callback.Report("otelfifo: OpenTelemetry has failed", err)
 	}

@@ -381,6 +381,24 @@ func (q *queue) keeps(ctx context.Context) (bool, error) {
 	return stats.Depth > stats.InFlight, err
 }
 
+// takeHead takes up to n messages from the head of the queue in tx, as many as a step of a task may move. none: the
+// queue has given all that it gives now.
+func (q *queue) takeHead(ctx context.Context, tx kv.Tx, n int) (items []layer.Item, none bool, err error) {
+	for size, begun := 0, time.Now(); len(items) < n && size < taskBytes && time.Since(begun) < taskTime; {
+		more, again, err := q.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{})
+		if err != nil {
+			return nil, false, err
+		}
+		if len(more) == 0 { // again: old messages were in the way, and the next step continues
+			return items, !again, nil
+		}
+		for _, item := range more {
+			items, size = append(items, item), size+len(item.Body)
+		}
+	}
+	return items, false, nil
+}
+
 // moveStep moves up to n messages from the head of the queue. It completes the task when none is left, or when the task
 // has moved as many messages as there were when it began. So each task ends: a message that has failed again since, or
 // that another task has moved back, waits for the next task. errKept means that the task must go on later.
@@ -391,24 +409,11 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (after task, err e
 	}
 	defer from.release()
 	for asked := false; ; asked = true {
-		none := false
+		var none bool
 		after, err = s.moveBy(ctx, t, func(tx kv.Tx, now task) (items []layer.Item, done bool, err error) {
-			n := min(n, int(now.Total-now.Moved))
-			for size, begun := 0, time.Now(); len(items) < n && size < taskBytes && time.Since(begun) < taskTime; {
-				more, again, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{})
-				if err != nil {
-					return nil, false, err
-				}
-				if len(more) == 0 { // again: old messages were in the way, and the next step continues
-					none = !again
-					return items, none && asked, nil
-				}
-				for _, item := range more {
-					items, size = append(items, item), size+len(item.Body)
-				}
-			}
-			none = false
-			return items, int64(len(items)) >= now.Total-now.Moved, nil
+			left := now.Total - now.Moved
+			items, none, err = from.takeHead(ctx, tx, min(n, int(left)))
+			return items, none && asked || int64(len(items)) >= left, err
 		})
 		if err != nil || !none || !after.active() {
 			return after, err

@@ -52,17 +52,8 @@ var hanging atomic.Int64
 // by itself, and until write returns, Default drops what else there is to write. It also drops an error of the log's
 // handler. Nothing is left to tell of that.
 func Default(write func(log *slog.Logger)) {
-	if hanging.Load() > 0 {
-		return
-	}
-	err := defaultPatience.Try("slog.Default", func() { write(slog.Default()) })
-	var stuck *StuckError
-	if errors.As(err, &stuck) {
-		hanging.Add(1)
-		go func() {
-			<-stuck.Returned
-			hanging.Add(-1)
-		}()
+	if hanging.Load() == 0 {
+		_ = defaultPatience.TryCounted(&hanging, "slog.Default", func() { write(slog.Default()) })
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -73,6 +74,20 @@ func (f Shield) Try(what string, fn func()) error {
 	case <-over:
 		return &StuckError{What: what, Since: begun, Returned: done, caller: GoroutineID()}
 	}
+}
+
+// TryCounted is Try. If the error is a *StuckError, running counts the call until fn returns.
+func (f Shield) TryCounted(running *atomic.Int64, what string, fn func()) error {
+	err := f.Try(what, fn)
+	var stuck *StuckError
+	if errors.As(err, &stuck) {
+		running.Add(1)
+		go func() {
+			<-stuck.Returned
+			running.Add(-1)
+		}()
+	}
+	return err
 }
 
 // GoroutineID is the number that the runtime has for this goroutine.
