@@ -96,7 +96,7 @@ ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 LONG_RACES = ^(TestAHeartbeatBesideAClockAhead|TestALiveLongLeaseBesideAClockBehind|TestArchiveBounds|TestCheckUnconfirmed|TestChoresGetFewer|TestClocksAtRandom|TestCombinations|TestConflicts|TestCountsOfManyMessages|TestHoldsAgainstAModel|TestIdleWaitOfManyTemplates|TestJoinInOrder|TestJoinMany|TestLanePastManyLocks|TestLanesAgainstAModel|TestLapsedHoldsEndByPages|TestLargestQueueIsDeleted|TestLayersFitATransaction|TestLists|TestLongPollsHaveNoMemory|TestManyTimersOfAClockAhead|TestMemoryOfAttacks|TestMemoryUntilTheAnswer|TestModel|TestOnceAtTheLimit|TestPauseReadsPastManyLocks|TestPollOfManyGroups|TestRateHolds|TestReadsOfFarItems|TestReadsOfManyLanes|TestReceiveComesThroughManyOverdue|TestRedriveStepsByBytes|TestRefusedResumeOfManyLanes|TestRetroactiveDelayLonger|TestRetroactiveDelayModel|TestRetroactiveDelaySetInUse|TestScenarios|TestSmallTransactionsMakeProgress|TestStepsThatAreTooLarge|TestSuspectsHideNoOthers|TestSweepOverdueGoesOn|TestTurnsAgainstAModel|TestUnreadableArchivedItem|TestUnreadableItemOfManyLanes)$$
 
 # The packages of which goroutines share memory.
-RACED = ./layer ./layer/internal/... ./worker ./kv/embedded ./sqs ./metrics ./console ./internal/checks
+RACED = ./layer ./layer/internal/... ./worker ./kv ./kv/embedded ./sqs ./metrics ./console ./internal/callback ./internal/checks
 RACE_GATE = CGO_ENABLED=1 $(GO) test $(TEST_FLAGS) -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)|$(LONG_RACES)'
 # The tests of layer/layertest run on one engine here, on three in make race.
 .PHONY: race-gate

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,13 +73,13 @@ func TestLogger(t *testing.T) {
 type hangingHandler struct {
 	slog.Handler
 	free  chan struct{}
-	asked *int
+	asked *atomic.Int64 // how often it was asked; a call that hangs writes it, too
 }
 
 func (h hangingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 
 func (h hangingHandler) Enabled(context.Context, slog.Level) bool {
-	*h.asked++
+	h.asked.Add(1)
 	<-h.free
 	return true
 }
@@ -86,16 +88,18 @@ func (h hangingHandler) Enabled(context.Context, slog.Level) bool {
 // are dropped, and later ones are written.
 func TestDefaultThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		before, asked, free := slog.Default(), 0, make(chan struct{})
-		defer slog.SetDefault(before)
+		asked, free := new(atomic.Int64), make(chan struct{})
+		defer log.SetFlags(log.Flags()) // the first SetDefault changes the log of package log, too
+		defer log.SetOutput(log.Writer())
+		defer slog.SetDefault(slog.Default())
 		var b bytes.Buffer
-		slog.SetDefault(slog.New(hangingHandler{slog.NewTextHandler(&b, nil), free, &asked}))
+		slog.SetDefault(slog.New(hangingHandler{slog.NewTextHandler(&b, nil), free, asked}))
 		begun := time.Now()
 		for _, text := range []string{"first", "second", "third"} {
 			callback.Report(text, errors.New("failed"))
 		}
 		require.Less(t, time.Since(begun), 200*time.Millisecond)
-		require.Equal(t, 1, asked)
+		require.EqualValues(t, 1, asked.Load())
 		close(free)
 		synctest.Wait()
 		callback.Report("fourth", errors.New("failed"))
@@ -109,8 +113,8 @@ func TestDefaultThatHangs(t *testing.T) {
 // call has returned, and then asks Enabled once a second, not for each record.
 func TestLoggerWithoutAHandlerThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		told, asked, free := 0, 0, make(chan struct{})
-		hangs := slog.New(hangingHandler{slog.DiscardHandler, free, &asked})
+		told, asked, free := 0, new(atomic.Int64), make(chan struct{})
+		hangs := slog.New(hangingHandler{slog.DiscardHandler, free, asked})
 		log := callback.Logger(hangs, callback.Shield(time.Minute), func(error) { told++ })
 		begun := time.Now()
 		for range 3 {
@@ -120,13 +124,13 @@ func TestLoggerWithoutAHandlerThatHangs(t *testing.T) {
 		}
 		require.Equal(t, time.Minute+3*time.Second, time.Since(begun))
 		require.Equal(t, 1, told)
-		require.Equal(t, 1, asked)
+		require.EqualValues(t, 1, asked.Load())
 		close(free)
 		time.Sleep(time.Second)
 		for i := range 3 {
 			log.Debug("fine")
 			log.Debug("fine")
-			require.Equal(t, 2+i, asked)
+			require.EqualValues(t, 2+i, asked.Load())
 			time.Sleep(time.Second)
 		}
 		require.Equal(t, 1, told)
