@@ -406,6 +406,7 @@ func TestDeleteOfADeadLetter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBothKinds(t, func(e *env) {
 				url, dead := e.withDead("orders", "dead", 1)
+				time.Sleep(deadEvery / 2) // between two moves of dead letters
 				e.send(url, "", "one")
 				m := e.receive(url)[0]
 				fail(e, url, m)
@@ -416,6 +417,7 @@ func TestDeleteOfADeadLetter(t *testing.T) {
 			})
 			inBothKinds(t, func(e *env) {
 				url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+				time.Sleep(deadEvery / 2)
 				e.send(url, "a", "one")
 				m := e.receive(url)[0]
 				fail(e, url, m)
