@@ -253,7 +253,7 @@ type ownChanges struct {
 	made  map[ownKey]ownClaim // the claims that are made or extended
 }
 
-// Attempt forgets what the attempt before has noted, because that attempt has changed nothing. See advice.Companion.
+// Attempt forgets what the attempt before has noted, because that attempt has changed nothing.
 func (c *ownChanges) Attempt() { c.ended, c.made = nil, nil }
 
 // lasts notes a claim that the transaction makes or extends.

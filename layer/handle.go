@@ -569,19 +569,16 @@ type advised struct {
 	beside int              // how many groups the handle's other transactions in flight are likely to take
 }
 
-// companions returns the parts of the advice that follow the attempts of the transaction.
-func (a *advised) companions() []advice.Companion {
-	return []advice.Companion{a.flight, a.booked, a.kept, a.own}
-}
-
-// attempt tells all parts that another attempt begins: the notes of the attempt before have not happened.
+// attempt tells the parts that another attempt begins: the notes of the attempt before have not happened.
 func (a *advised) attempt() {
-	for _, c := range a.companions() {
-		c.Attempt()
-	}
+	a.flight.Attempt()
+	a.booked.Attempt()
+	a.kept.Attempt()
+	a.own.Attempt()
 }
 
-// end tells all parts how the transaction has ended with err: applied, without effect, or of unknown outcome.
+// end tells the parts how the transaction has ended with err: applied, without effect, or of unknown outcome. The
+// flight ends by its Land.
 func (a *advised) end(err error) {
 	outcome := advice.Applied
 	switch {
@@ -590,9 +587,9 @@ func (a *advised) end(err error) {
 	case err != nil:
 		outcome = advice.Failed
 	}
-	for _, c := range a.companions() {
-		c.End(outcome)
-	}
+	a.booked.End(outcome)
+	a.kept.End(outcome)
+	a.own.End(outcome)
 }
 
 // spreadOf returns the handle's guesses about the hints of a packed template; "" = of whole groups.

@@ -13,14 +13,6 @@ const (
 	Unknown         // perhaps applied, perhaps not, perhaps later
 )
 
-// Companion follows a transaction of the handle through all its attempts.
-type Companion interface {
-	// Attempt is called before each attempt: what the attempt before noted has not happened.
-	Attempt()
-	// End is called once, after the last attempt.
-	End(o Outcome)
-}
-
 // Random is a source of random numbers.
 type Random interface {
 	N(below int) int

@@ -75,9 +75,6 @@ func (f *Flight) giveUp() {
 	f.groups = f.groups[:0]
 }
 
-// End does nothing, because Land ends the flight.
-func (f *Flight) End(Outcome) {}
-
 // Land ends the flight. Attempts that begin from now on may take its lanes. Attempts that are under way may not.
 func (f *Flight) Land() {
 	s := f.all
