@@ -46,17 +46,16 @@ type owedWake struct {
 
 // Keep is a transaction's part in the handle's keeping, over all its attempts. The zero value has none.
 type Keep struct {
-	of             *Keeping
-	acks, receives bool
-	withholds      bool      // an ack's: the wake may be owed
-	owed           *owedWake // taken over by a receive
-	back           bool      // the receives stand back
+	of        *Keeping  // nil = there is no part
+	acks      bool      // otherwise the transaction receives
+	withholds bool      // an ack's: the wake may be owed
+	owed      *owedWake // taken over by a receive
+	back      bool      // the receives stand back
 
 	// Of the attempt under way.
-	begun bool   // there was an attempt
-	owes  string // the lane left ready whose wake is owed from now on; "" = none
-	woke  bool   // another handle was woken
-	met   bool   // the owed wake is not needed any more: the handle has claimed the lane
+	owes string // the lane left ready whose wake is owed from now on; "" = none
+	woke bool   // another handle was woken
+	met  bool   // the owed wake is not needed any more: the handle has claimed the lane
 }
 
 // Acks returns the part of a transaction which acks items of one claim, and does nothing else. The part may owe a wake
@@ -75,7 +74,7 @@ func (k *Keeping) Acks() *Keep {
 func (k *Keeping) Receives(mayWait bool) *Keep {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := &Keep{of: k, receives: true}
+	now := &Keep{of: k}
 	if !k.ackedAt.IsZero() {
 		k.slow = time.Since(k.ackedAt) > KeepGap
 		k.ackedAt = time.Time{}
@@ -94,7 +93,7 @@ func (k *Keeping) Receives(mayWait bool) *Keep {
 func (now *Keep) StandsBack() bool { return now.back }
 
 // Attempt begins an attempt, and forgets the notes of the attempt before.
-func (now *Keep) Attempt() { now.begun, now.owes, now.woke, now.met = true, "", false, false }
+func (now *Keep) Attempt() { now.owes, now.woke, now.met = "", false, false }
 
 // Withholds reports whether the transaction, an ack, may owe the wake of the only lane that it leaves ready, instead of
 // waking another handle.
@@ -126,14 +125,13 @@ func (now *Keep) Woke(another bool) {
 // ack withheld. If the ack woke another handle instead, the next receive stands back. If a receive that took over a
 // wake was not applied, the handle owes the wake again.
 func (now *Keep) End(o Outcome) {
-	if !now.acks && !now.receives {
+	k := now.of
+	if k == nil {
 		return
 	}
-	k := now.of
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case !now.begun && now.owed == nil: // nothing has happened
 	case now.acks && o != Failed:
 		if k.ackedAt = time.Now(); now.owes != "" {
 			if k.kept++; k.kept == 1 {
