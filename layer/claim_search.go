@@ -139,7 +139,7 @@ func (byAge) arrange(s *search, whole int64) {
 func (o inTurns) arrange(s *search, _ int64) {
 	o.byAge.arrange(s, math.MaxInt64)
 	shards := s.w.keys.shards.all()
-	turn := s.spread.FairTurn() % shards
+	turn := s.spread.FairTurn.Load() % shards
 	type place struct{ round, shard int64 }
 	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
 	for _, c := range s.pending {
@@ -196,7 +196,7 @@ func (s *search) fromTheOldest() {
 	s.shards, s.later = s.shards[:0], nil
 	s.timers, s.since = s.timers[:0], nil
 	s.reach(q.keys.shards.all())
-	s.turn, s.fresh = s.spread.NextTurn()%int64(len(s.timers)), true
+	s.turn, s.fresh = s.spread.Turn.Add(1)%int64(len(s.timers)), true
 }
 
 // reach adds cursors for the hints and due timers of the shards that have none yet: up to all, the number of shards.
@@ -275,7 +275,7 @@ func (s *search) next(n int) ([]candidate, error) {
 // turn is B's, not that of the shard behind B.
 func (s *search) given(c *candidate) {
 	if c.key != nil && c.grant == 0 {
-		s.spread.NoteFairTurn(s.shardOf(*c) + 1)
+		s.spread.FairTurn.Store(s.shardOf(*c) + 1)
 	}
 }
 
@@ -399,14 +399,14 @@ func (s *search) readMore(n int) error {
 		}
 	}
 	if !s.away && !s.nearby {
-		s.spread.NotePlenty(s.order.plenty(s, limit))
+		s.spread.Plenty.Store(s.order.plenty(s, limit))
 	}
 	if fromTheOldest && len(s.pending) > 0 {
 		oldest := s.pending[0].index
 		for _, c := range s.pending {
 			oldest = min(oldest, c.index)
 		}
-		s.spread.NoteOldest(oldest)
+		s.spread.Oldest.Store(oldest)
 	}
 	if err := s.learnNewest(); err != nil {
 		return err
@@ -515,7 +515,7 @@ func (s *search) learnNewest() error {
 	if q.skipsRow(err) {
 		return nil
 	}
-	s.spread.NoteNewest(p.index)
+	s.spread.Newest.Store(p.index)
 	return nil
 }
 

@@ -69,7 +69,7 @@ func (q *Queue) settleSize(s *settlement) int {
 func (q *Queue) pipelineEnv() line.PipelineEnv[*operation] {
 	return line.PipelineEnv[*operation]{
 		Most: mostTogether(), Closed: ErrClosed, Run: q.run, Yield: q.yield,
-		Groups: func(o *operation) int { return q.wantedGroups(o.receive) }, Plenty: q.spreadOf("").Plenty,
+		Groups: func(o *operation) int { return q.wantedGroups(o.receive) }, Plenty: q.spreadOf("").Plenty.Load,
 		MayRecover: mayRecover, GiveBack: func(o *operation) { giveBackOf(q, o) },
 	}
 }

@@ -33,35 +33,15 @@ type Spread struct {
 	// untilMS is when the handle may come home, although groups of the walk are left. Guarded by mu.
 	untilMS int64
 
-	plenty   atomic.Bool  // the fields up to turn: see the methods with their names
-	oldest   atomic.Int64 // index
-	newest   atomic.Int64 // index
-	fairTurn atomic.Int64
-	turn     atomic.Int64
+	// The searches read and set the exported fields.
+
+	Plenty   atomic.Bool  // the last search which began at home found more groups than asked for
+	Oldest   atomic.Int64 // the index of the oldest hint
+	Newest   atomic.Int64 // the index of the newest hint, which is read only when landing
+	FairTurn atomic.Int64 // in a fair queue: the shard whose turn it is
+	Turn     atomic.Int64 // counts the searches from the oldest hint: it says the timers of which shard come first
 	perGroup atomic.Int64 // how many items a group gave lately, in 1/16; 0 = not known
 }
-
-// Plenty reports whether the last search which began at home found more groups than asked for.
-func (s *Spread) Plenty() bool { return s.plenty.Load() }
-
-// NotePlenty notes what Plenty reports.
-func (s *Spread) NotePlenty(plenty bool) { s.plenty.Store(plenty) }
-
-// NoteOldest notes the index of the oldest hint.
-func (s *Spread) NoteOldest(index int64) { s.oldest.Store(index) }
-
-// NoteNewest notes the index of the newest hint, which is read only when landing.
-func (s *Spread) NoteNewest(index int64) { s.newest.Store(index) }
-
-// FairTurn returns, in a fair queue, the shard whose turn it is.
-func (s *Spread) FairTurn() int64 { return s.fairTurn.Load() }
-
-// NoteFairTurn notes what FairTurn returns.
-func (s *Spread) NoteFairTurn(shard int64) { s.fairTurn.Store(shard) }
-
-// NextTurn counts the searches from the oldest hint, and returns the count. It tells the timers of which shard come
-// first.
-func (s *Spread) NextTurn() int64 { return s.turn.Add(1) }
 
 const (
 	walkClaims = 64
@@ -117,7 +97,7 @@ func (s *Spread) Place(random Random, shards, nowMS int64) (p Place, away bool) 
 	s.shard = int64(random.N(int(shards)))
 	s.left, s.untilMS = walkClaims, nowMS+WalkMS
 	from := int64(0)
-	if oldest, newest := s.oldest.Load(), s.newest.Load(); level.fraction > 0 && newest > oldest {
+	if oldest, newest := s.Oldest.Load(), s.Newest.Load(); level.fraction > 0 && newest > oldest {
 		from = oldest + int64(random.Float()*level.fraction*float64(newest-oldest))
 	}
 	reach := level.offset
@@ -243,8 +223,8 @@ func (s *Spreads) Of(where string) *Spread {
 			s.begun++
 		}
 		one = &Spread{}
-		one.fairTurn.Store(s.begun - 1) // otherwise the first shard of a fair queue would come first each time
-		one.turn.Store(s.begun - 1)
+		one.FairTurn.Store(s.begun - 1) // otherwise the first shard of a fair queue would come first each time
+		one.Turn.Store(s.begun - 1)
 		s.all[where] = one
 	}
 	return one

@@ -53,7 +53,7 @@ func TestTemplatesWithoutEnd(t *testing.T) {
 	now := time.Unix(0, 0)
 	for i := range 3*spreadsMost + 1 {
 		where := strconv.Itoa(i)
-		require.EqualValues(t, i/spreadsMost, spreads.Of(where).FairTurn())
+		require.EqualValues(t, i/spreadsMost, spreads.Of(where).FairTurn.Load())
 		far.Begin(where, now.Add(time.Duration(i)*time.Minute), time.Minute, true)
 		far.Next([]byte(where), []byte{1})
 		require.LessOrEqual(t, len(spreads.all), spreadsMost)
