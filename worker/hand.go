@@ -855,9 +855,7 @@ func checkConcurrency(least, most int) error {
 //
 // Errors: *LimitError unless 1 <= least <= most <= 10,000; nothing has changed then.
 func (w *Worker) SetConcurrency(least, most int) error {
-	if most == 0 {
-		most = least
-	}
+	most = cmp.Or(most, least)
 	if err := checkConcurrency(least, most); err != nil {
 		return wrap("set concurrency", err)
 	}

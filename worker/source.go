@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"math"
@@ -117,15 +118,7 @@ func (w *Worker) live(now time.Time) (all, ready []*source) {
 			all = append(all, s)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b *source) int {
-		switch {
-		case a.pass < b.pass:
-			return -1
-		case a.pass > b.pass:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(all, func(a, b *source) int { return cmp.Compare(a.pass, b.pass) })
 	for _, s := range all {
 		if failing, _ := s.pace.state(); !failing && !s.idle.After(now) {
 			ready = append(ready, s)
@@ -167,11 +160,8 @@ func (w *Worker) leave(s *source, err error) (news bool) {
 		return false
 	}
 	s.gone, news = true, !w.stopped
-	for _, o := range w.sources {
-		if !o.gone {
-			return news
-		}
+	if !slices.ContainsFunc(w.sources, func(o *source) bool { return !o.gone }) {
+		w.end(err)
 	}
-	w.end(err)
 	return news
 }

@@ -14,6 +14,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,21 +196,12 @@ func New(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 }
 
 func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
-	if o.Concurrency == 0 {
-		o.Concurrency = DefaultConcurrency
-	}
-	if o.Poll == 0 {
-		o.Poll = defaultPoll
-	}
-	if o.Batch == 0 {
-		o.Batch = layer.DefaultMax
-	}
-	if o.Timeout == 0 {
-		o.Timeout = defaultTimeout
-	}
-	if o.MaxConcurrency == 0 {
-		o.MaxConcurrency = o.Concurrency
-	}
+	o.Concurrency = cmp.Or(o.Concurrency, DefaultConcurrency)
+	o.MaxConcurrency = cmp.Or(o.MaxConcurrency, o.Concurrency)
+	o.Poll = cmp.Or(o.Poll, defaultPoll)
+	o.Batch = cmp.Or(o.Batch, layer.DefaultMax)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if err := checkConcurrency(o.Concurrency, o.MaxConcurrency); err != nil {
 		return nil, err
 	}
@@ -222,9 +214,6 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	receive := layer.ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Heartbeat: o.Heartbeat, Wait: o.Poll}
 	if err := receive.Check(layer.Config{}); err != nil {
 		return nil, err
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
 	}
 	w := &Worker{o: o, least: o.Concurrency, most: o.MaxConcurrency}
 	w.left, w.handling = make(map[*call]bool), make(map[layer.ID]*call)
