@@ -86,7 +86,7 @@ func (h *inHand) emit(hook func(Event), level slog.Level, text string, event fun
 	case hook == nil && !logs:
 		return
 	case h.over || h.lost || h.stale:
-		w.emit(hook, level, text, event)
+		w.emit(hook, level, text, event())
 		return
 	}
 	e := event() // made here, because the hand may change the claim while the hook runs

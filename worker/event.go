@@ -217,13 +217,8 @@ func (w *Worker) failing(err error) {
 }
 
 // emit tells the log and a function of Events, which may be nil.
-func (w *Worker) emit(hook func(Event), level slog.Level, text string, event func() Event) {
-	logs := w.log.Enabled(context.Background(), level)
-	if hook == nil && !logs {
-		return
-	}
-	e := event()
-	if logs {
+func (w *Worker) emit(hook func(Event), level slog.Level, text string, e Event) {
+	if w.log.Enabled(context.Background(), level) {
 		w.log.LogAttrs(context.Background(), level, text, e.attrs()...)
 	}
 	if hook != nil {

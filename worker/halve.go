@@ -18,7 +18,7 @@ func (w *Worker) halves(c *call, err error) bool {
 		return false
 	}
 	in.most, c.halved = len(c.ds)/2, true
-	in.hand.aside(in, func() { w.failure(c, c.ds[0], err, Event{Follows: layer.FollowsRelease}) })
+	in.hand.aside(in, func() { w.failure(c, c.ds[0], err, layer.Settled{Follows: layer.FollowsRelease}) })
 	return true
 }
 

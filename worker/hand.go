@@ -176,16 +176,13 @@ func (h *hand) failed(r received, done *finished) {
 		if !w.leave(r.source, r.err) {
 			return
 		}
-		w.emit(w.o.Events.Gone, slog.LevelError, "worker: queue is gone", func() Event {
-			return Event{Queue: r.source.q.Name(), Err: r.err}
-		})
+		e := Event{Queue: r.source.q.Name(), Err: r.err}
+		w.emit(w.o.Events.Gone, slog.LevelError, "worker: queue is gone", e)
 		w.told(r.err)
 	case errors.Is(r.err, layer.ErrClaimLost) && done != nil:
-		w.tellLost(done.in, func() Event {
-			e := done.in.event()
-			e.Err = r.err
-			return e
-		})
+		e := done.in.event()
+		e.Err = r.err
+		w.tellLost(done.in, e)
 	default:
 		w.report(r.err)
 	}
@@ -563,22 +560,20 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 	if c.ds[0].acked {
 		handled = 1
 		if err != nil {
-			in.hand.aside(in, func() { w.failure(c, c.ds[0], err, Event{}) })
+			in.hand.aside(in, func() { w.failure(c, c.ds[0], err, layer.Settled{}) })
 		}
 	}
 	switch {
 	case in.lost:
 		w.tellDone(c, handled)
-		w.tellLost(in, func() Event {
-			e := c.event(c.ds[0])
-			e.Err = err
-			return e
-		})
+		e := c.event(c.ds[0])
+		e.Err = err
+		w.tellLost(in, e)
 		return nil, false
 	case in.stale:
 		w.tellDone(c, handled)
 		if err != nil {
-			w.failure(c, c.ds[0], err, Event{Follows: layer.FollowsUnknown})
+			w.failure(c, c.ds[0], err, layer.Settled{Follows: layer.FollowsUnknown})
 		}
 		return nil, false
 	case err != nil && w.halves(c, err):
@@ -621,12 +616,12 @@ func (w *Worker) tellSlip(c *call) {
 
 // tellLost reports, once, that another holder has the claim. OnError hears of each claim once, so it hears nothing here
 // if it knows that the lease has ended.
-func (w *Worker) tellLost(in *inHand, event func() Event) {
+func (w *Worker) tellLost(in *inHand, e Event) {
 	if in.told {
 		return
 	}
 	in.told = true
-	w.emit(w.o.Events.Lost, slog.LevelWarn, "worker: claim lost", event)
+	w.emit(w.o.Events.Lost, slog.LevelWarn, "worker: claim lost", e)
 	if !in.warned {
 		w.told(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
 	}
@@ -636,7 +631,7 @@ func (w *Worker) tellLost(in *inHand, event func() Event) {
 func (w *Worker) unsettled(in *inHand, err error) {
 	switch {
 	case errors.Is(err, layer.ErrClaimLost):
-		w.tellLost(in, in.event)
+		w.tellLost(in, in.event())
 	case !isGone(err):
 		w.report(err)
 	}
@@ -674,7 +669,7 @@ func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *fini
 	w.awaitAck(of, in)
 	switch {
 	case in.lost: // found by an ack that began during a slow hook
-		w.tellLost(in, in.event)
+		w.tellLost(in, in.event())
 		return nil, false
 	case in.over:
 		return nil, false // a hook was slow
@@ -718,7 +713,7 @@ func (w *Worker) awaitAck(of context.Context, in *inHand) {
 	w.o.Test.Pause(of, "awaited")
 	w.endAck(in)
 	if in.lost {
-		w.tellLost(in, in.event)
+		w.tellLost(in, in.event())
 	}
 }
 
@@ -741,17 +736,13 @@ func (w *Worker) endAck(in *inHand) {
 	in.handled = in.handled[len(a.ds):]
 }
 
-// failure tells of a failed call.
-func (w *Worker) failure(c *call, d *Delivery, err error, e Event) {
-	follows, waits := e.Follows, e.Waits
-	event := func() Event {
-		e := c.event(d)
-		e.Err, e.Follows, e.Waits = err, follows, waits
-		return e
-	}
-	w.emit(w.o.Events.Failed, slog.LevelWarn, "worker: failed", event)
-	if follows == layer.FollowsDeadLetter {
-		w.emit(w.o.Events.DeadLettered, slog.LevelError, "worker: dead letter", event)
+// failure tells of a failed call. then says what has become of the item d, as far as that is known.
+func (w *Worker) failure(c *call, d *Delivery, err error, then layer.Settled) {
+	e := c.event(d)
+	e.Err, e.Follows, e.Waits = err, then.Follows, then.Waits
+	w.emit(w.o.Events.Failed, slog.LevelWarn, "worker: failed", e)
+	if e.Follows == layer.FollowsDeadLetter {
+		w.emit(w.o.Events.DeadLettered, slog.LevelError, "worker: dead letter", e)
 	}
 	w.told(&HandlerError{ID: d.ID, Err: err})
 }
@@ -777,10 +768,10 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {
 		if c != nil {
-			w.failure(c, c.ds[0], failed, Event{Follows: layer.FollowsUnknown})
+			w.failure(c, c.ds[0], failed, layer.Settled{Follows: layer.FollowsUnknown})
 		}
 		if in.lost {
-			w.tellLost(in, in.event)
+			w.tellLost(in, in.event())
 		}
 		return layer.FollowsUnknown
 	}
@@ -800,15 +791,15 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	err := in.settle(ctx, given, false)
 	in.over = true // there is no lease to keep
 	w.o.Test.Pause(of, "given back")
-	follows = cmp.Or(settled.Follows, layer.FollowsRelease)
+	settled.Follows = cmp.Or(settled.Follows, layer.FollowsRelease)
 	if c != nil {
-		w.failure(c, c.ds[n], failed, Event{Follows: follows, Waits: settled.Waits})
+		w.failure(c, c.ds[n], failed, settled)
 	}
 	if c != nil && c.ds[n].unknown && errors.Is(err, layer.ErrClaimLost) {
 		err = in.settledBefore(ctx, in.settlement(c.ds[n:n+1]), err) // the handler's commit may have been applied
 	}
 	w.unsettled(in, err)
-	return follows
+	return settled.Follows
 }
 
 // judge says how an item is given back that has failed.

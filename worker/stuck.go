@@ -110,7 +110,7 @@ func (h *hand) tellStuck(c *call) {
 	e.Err, e.Stack = context.Cause(c.ctx), stack
 	w.wg.Go(func() {
 		w.o.Test.Pause(c.ctx, "stuck")
-		w.emit(w.o.Events.Stuck, slog.LevelError, "worker: a handler is stuck", func() Event { return e })
+		w.emit(w.o.Events.Stuck, slog.LevelError, "worker: a handler is stuck", e)
 		w.told(&StuckError{ID: e.ID, Since: c.begun, Stack: stack})
 	})
 }

@@ -195,6 +195,7 @@ func New(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	return w, wrap("new", err)
 }
 
+// newWorker is New, but its errors do not name the call.
 func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	o.Concurrency = cmp.Or(o.Concurrency, DefaultConcurrency)
 	o.MaxConcurrency = cmp.Or(o.MaxConcurrency, o.Concurrency)
