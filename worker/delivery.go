@@ -369,9 +369,9 @@ type inHand struct {
 	// handled are the claim's first items whose handlers have returned nil, and which are not acked yet. acking is the
 	// ack under way of some of them, the first ones; nil = there is none.
 	handled []*Delivery
-	acking  *acking
+	acking  *underWay
 	// extending is the extension under way; nil = there is none.
-	extending *extending
+	extending *underWay
 	lapsed    bool // the lease has ended, and so have the calls
 	// commits: the call waits for the database on the way to a commit, which needs the claim and so fails if that is
 	// lost. None of the handler's code runs, and none will before the claim is extended.
@@ -383,11 +383,19 @@ type inHand struct {
 	most    int           // how many messages a call of a HandleBatch gets; 0 = all that are left
 }
 
-// acking is an ack under way, while the next item is being handled.
-type acking struct {
-	ds    []*Delivery
+// underWay is an ack or an extension under way, while a handler runs.
+type underWay struct {
+	ds    []*Delivery   // of an ack
 	ended chan struct{} // closed when err is there
 	err   error
+}
+
+// over is closed when the ack or the extension has ended. It is nil, which is never closed, if u is nil.
+func (u *underWay) over() <-chan struct{} {
+	if u == nil {
+		return nil
+	}
+	return u.ended
 }
 
 // isLane reports whether others may hold the group, too: then its state is not the claim's.
@@ -402,14 +410,6 @@ func (h *inHand) learn(ds []*Delivery) {
 			h.claim, h.stateKnown = &same, true
 		}
 	}
-}
-
-// acks is closed when the ack under way has ended; nil = there is none.
-func (h *inHand) acks() <-chan struct{} {
-	if h.acking == nil {
-		return nil
-	}
-	return h.acking.ended
 }
 
 // unhandled are the items that are neither acked nor handled.

@@ -460,12 +460,12 @@ func (h *hand) attend(c *call) bool {
 		case isClosed(c.done):
 			in.lost = in.lost || c.gone
 			return true
-		case in.acking != nil && isClosed(in.acking.ended):
+		case isClosed(in.acking.over()):
 			if h.w.endAck(in); in.lost {
 				c.cancel(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
 			}
 			h.w.beginAck(h.ctx, in)
-		case in.extending != nil && isClosed(in.extending.ended):
+		case isClosed(in.extending.over()):
 			h.endExtend(c)
 			due, lapses = in.deadlines()
 		case ended != nil && c.ctx.Err() != nil:
@@ -519,8 +519,8 @@ func (c *call) pause(next time.Time, ended, stopping <-chan struct{}) {
 	case <-c.done:
 	case <-ended:
 	case <-stopping:
-	case <-c.in.acks():
-	case <-c.in.extends():
+	case <-c.in.acking.over():
+	case <-c.in.extending.over():
 	case <-c.in.stopped():
 	case <-c.met:
 		c.meet() // for isMet
@@ -689,7 +689,7 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	if in.acking != nil || len(in.handled) == 0 || in.lost || in.stale {
 		return
 	}
-	a := &acking{ds: slices.Clone(in.handled), ended: make(chan struct{})}
+	a := &underWay{ds: slices.Clone(in.handled), ended: make(chan struct{})}
 	in.acking = a
 	s := in.settlement(a.ds)
 	ctx, cancel := w.endContext(of, in)

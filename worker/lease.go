@@ -16,20 +16,6 @@ import (
 // milliseconds, so the handler's context may end later than planned, by no more than leaseMargin.
 const leaseMargin = 20 * time.Millisecond
 
-// extending is an extension under way, while a handler runs.
-type extending struct {
-	ended chan struct{} // closed when err is there
-	err   error
-}
-
-// extends is closed when the extension under way has ended; nil = there is none.
-func (h *inHand) extends() <-chan struct{} {
-	if h.extending == nil {
-		return nil
-	}
-	return h.extending.ended
-}
-
 // deadlines returns when to extend next, and when the claim counts as lapsed unless it is extended. The next extension
 // is after a third of the rest of the lease, and at least a third of the shortest lease. If that is too late, because
 // little of the lease is left, it is half way to the time at which the claim counts as lapsed.
@@ -54,7 +40,7 @@ func (h *hand) beginExtend(c *call) {
 		return
 	}
 	c.doubt = false
-	e := &extending{ended: make(chan struct{})}
+	e := &underWay{ended: make(chan struct{})}
 	in.extending = e
 	same := *in.claim
 	// The context ends with the claim, because then there is nothing to extend.
