@@ -38,11 +38,10 @@ type hand struct {
 	// calling: the hand waits for a function of the options.
 	calling atomic.Bool
 
-	staying context.Context // ends when the hand is to end
-	stay    context.CancelFunc
-	leaving <-chan struct{} // closed when the hand is to end
-	ends    bool            // guarded by the worker's mutex: leaving is closed
-	busy    bool            // guarded by the worker's mutex: a claim is in flight
+	staying context.Context    // ends when the hand is to end
+	dismiss context.CancelFunc // makes the hand end when it has nothing in flight; called under the worker's mutex
+	leaving <-chan struct{}    // closed when the hand is to end
+	busy    bool               // guarded by the worker's mutex: a claim is in flight
 
 	// Of a hand of a worker with several queues: see several.go.
 	number int // of the hand
@@ -853,15 +852,16 @@ func (w *Worker) SetConcurrency(least, most int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.least, w.most = least, most
-	if !w.started || w.stopped {
+	if !w.started || w.isStopping() {
 		return nil
 	}
-	for w.staying() < w.least {
+	all, _ := w.staying()
+	for range w.least - all {
 		w.hire()
 	}
 	for _, busy := range []bool{false, true} {
 		for _, h := range w.hands {
-			if w.staying() > w.most && h.busy == busy {
+			if all, _ := w.staying(); all > w.most && h.busy == busy {
 				h.dismiss()
 			}
 		}
@@ -905,19 +905,11 @@ func (w *Worker) hire() {
 		w: w, ctx: w.named(w.ctx, w.begun), number: w.begun,
 		asked: make(map[*source]*asking), wake: make(chan struct{}, 1),
 	}
-	h.staying, h.stay = context.WithCancel(w.named(w.taking, w.begun))
+	h.staying, h.dismiss = context.WithCancel(w.named(w.taking, w.begun))
 	h.leaving = h.staying.Done()
 	w.begun++
 	w.hands = append(w.hands, h)
 	w.wg.Go(h.loop)
-}
-
-// dismiss makes the hand end when it has nothing in flight. The mutex is held.
-func (h *hand) dismiss() {
-	if !h.ends {
-		h.ends = true
-		h.stay()
-	}
 }
 
 // ended removes a hand from the worker. If the hand has not returned, a clock of the queue's handle has ended its
@@ -926,34 +918,27 @@ func (w *Worker) ended(h *hand, returns bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hands = slices.DeleteFunc(w.hands, func(o *hand) bool { return o == h })
-	if !returns && !h.ends {
+	if !returns && !isClosed(h.leaving) {
 		w.hire()
 	}
 }
 
-// staying returns how many hands are not to end. The mutex is held.
-func (w *Worker) staying() (n int) {
+// staying returns how many hands are not to end, and how many of these have nothing in flight. The mutex is held.
+func (w *Worker) staying() (all, idle int) {
 	for _, h := range w.hands {
-		if !h.ends {
-			n++
+		if isClosed(h.leaving) {
+			continue
+		}
+		if all++; !h.busy {
+			idle++
 		}
 	}
-	return n
-}
-
-// idle returns how many of the staying hands have nothing in flight. The mutex is held.
-func (w *Worker) idle() (n int) {
-	for _, h := range w.hands {
-		if !h.ends && !h.busy {
-			n++
-		}
-	}
-	return n
+	return all, idle
 }
 
 // grow starts another hand if all are busy, so that one always waits for new groups. The caller must hold the mutex.
 func (w *Worker) grow() {
-	if !w.stopped && w.idle() == 0 && w.staying() < w.most {
+	if all, idle := w.staying(); !w.isStopping() && idle == 0 && all < w.most {
 		w.hire()
 	}
 }
@@ -981,7 +966,7 @@ func (w *Worker) spare(h *hand, vain int) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.staying() <= w.least || w.idle() < 2 || h.ends {
+	if all, idle := w.staying(); all <= w.least || idle < 2 || isClosed(h.leaving) {
 		return false
 	}
 	h.dismiss()

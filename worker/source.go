@@ -159,7 +159,7 @@ func (w *Worker) leave(s *source, err error) (news bool) {
 	if s.gone {
 		return false
 	}
-	s.gone, news = true, !w.stopped
+	s.gone, news = true, !w.isStopping()
 	if !slices.ContainsFunc(w.sources, func(o *source) bool { return !o.gone }) {
 		w.end(err)
 	}

@@ -84,8 +84,8 @@ func (h *hand) leave(c *call, first bool) bool {
 		h.tellStuck(c)
 	}
 	w.mu.Lock()
-	ends := len(w.left)+1 >= w.most && !w.stopped && !w.o.StayWhenStuck
-	if len(w.left) >= w.most && !w.stopped && !ends {
+	ends := len(w.left)+1 >= w.most && !w.isStopping() && !w.o.StayWhenStuck
+	if len(w.left) >= w.most && !w.isStopping() && !ends {
 		w.mu.Unlock()
 		return false
 	}

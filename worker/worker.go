@@ -167,7 +167,7 @@ type Worker struct {
 	cancel   context.CancelCauseFunc
 	taking   context.Context // ends when no more work is to be taken
 	timeout  *timeoutError
-	stopping chan struct{}
+	stopping chan struct{} // closed under mu when the worker is stopped, or has ended by itself
 	done     chan struct{} // closed when all hands have ended
 	returned chan struct{} // holds a token if a call has ended since the worker was stopped
 	wg       sync.WaitGroup
@@ -175,7 +175,6 @@ type Worker struct {
 
 	mu      sync.Mutex
 	started bool            // guarded by mu
-	stopped bool            // guarded by mu
 	err     error           // guarded by mu; why it has ended by itself
 	hands   []*hand         // guarded by mu; those that have not ended
 	begun   int             // guarded by mu; how many hands have ever begun
@@ -249,7 +248,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 func (w *Worker) Start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.started || w.stopped {
+	if w.started || w.isStopping() {
 		return
 	}
 	w.started = true
@@ -422,8 +421,8 @@ func (w *Worker) Stop(ctx context.Context) error {
 // end ends the worker in good order. err is the reason if Stop was not called; otherwise nil. The caller must hold the
 // mutex.
 func (w *Worker) end(err error) {
-	if !w.stopped {
-		w.stopped, w.err = true, err
+	if !w.isStopping() {
+		w.err = err
 		close(w.stopping)
 		for _, h := range w.hands {
 			h.dismiss()
