@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,9 @@ func (d *Delivery) TokenKey() string { return d.of.in.as.TokenKey() }
 
 // lend returns a copy of the delivery for one call of a handler, which may change the copy and all that is in it.
 func (d *Delivery) lend() *Delivery {
-	return &Delivery{Item: lent(d.Item), Queue: d.Queue, Token: d.Token, Attempt: d.Attempt, of: d}
+	mine := &Delivery{Item: d.Item, Queue: d.Queue, Token: d.Token, Attempt: d.Attempt, of: d}
+	mine.Body, mine.Headers = bytes.Clone(d.Body), maps.Clone(d.Headers)
+	return mine
 }
 
 // State returns the state of the group (see layer.Settlement.State) as it was before the call, or as SetState of this
@@ -135,8 +138,10 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	ctx, cancel := h.outlive(of)
 	defer cancel()
 	for {
-		if err := h.ensure(of, txNeed(t.lease)); err != nil {
-			return err
+		if h.left() < txNeed(t.lease) {
+			if err := h.extend(of); err != nil {
+				return err
+			}
 		}
 		t.failed, t.took, t.all, t.bound, t.n, t.committing = nil, 0, 0, 0, 0, false
 		begun := time.Now()
@@ -300,12 +305,6 @@ func (t *handlerTx) blamesNone(ctx context.Context, own bool, err error) bool {
 	return !own && isOutage(err) && !t.overran()
 }
 
-// lent returns the item with a body and headers of its own, which a handler may change.
-func lent(item layer.Item) layer.Item {
-	item.Body, item.Headers = bytes.Clone(item.Body), maps.Clone(item.Headers)
-	return item
-}
-
 // finish finishes or advances the item.
 func (t *handlerTx) finish(ctx context.Context, tx kv.Tx) error {
 	err := t.d.finish(ctx, tx)
@@ -349,11 +348,10 @@ func timedOut(ctx context.Context, err error) error {
 // inHand is a claim in a worker's hand.
 type inHand struct {
 	source *source
-	hand   *hand              // that has it now
-	test   *layer.TestOptions // the worker's
-	as     *layer.Claim       // as received; it is only read, so a call of a handler may read it at any time
-	claim  *layer.Claim       // Items are those not acked yet, State as the last acked item has left it
-	lease  time.Duration
+	hand   *hand                       // that has it now
+	test   *layer.TestOptions          // the worker's
+	as     *layer.Claim                // as received; it is only read, so a call of a handler may read it at any time
+	claim  *layer.Claim                // Items are those not acked yet, State as the last acked item has left it
 	until  atomic.Int64                // milliseconds
 	ends   atomic.Pointer[time.Time]   // until by the monotonic clock
 	beat   atomic.Pointer[layer.Claim] // kept by the handle's heartbeat; nil = the claim has a lease of its own
@@ -417,7 +415,7 @@ func (h *inHand) unhandled() []layer.Item { return h.claim.Items[len(h.handled):
 
 func (h *hand) newInHand(r received) *inHand {
 	c, s, test := r.claims[0], r.source, h.w.o.Test
-	in := &inHand{source: s, hand: h, test: test, as: c, claim: c, lease: s.receive.Lease, stateKnown: r.state}
+	in := &inHand{source: s, hand: h, test: test, as: c, claim: c, stateKnown: r.state}
 	in.turn = make(chan struct{}, 1)
 	in.ctx, in.cancel = context.WithCancelCause(test.Named(h.ctx, "call for %s under %d", c.Items[0].ID, c.Token))
 	in.lasts(c)
@@ -498,20 +496,9 @@ func (h *inHand) stopped() <-chan struct{} {
 	return nil
 }
 
-// ensure extends the claim if less than need is left of the lease. The caller has begun.
-func (h *inHand) ensure(ctx context.Context, need time.Duration) error {
-	if h.left() >= need {
-		return nil
-	}
-	return h.extend(ctx)
-}
-
 // leaseTime is Options.Lease, or else the queue's lease.
 func (h *inHand) leaseTime() time.Duration {
-	if h.lease > 0 {
-		return h.lease
-	}
-	return h.source.q.Config().Lease
+	return cmp.Or(h.source.receive.Lease, h.source.q.Config().Lease)
 }
 
 // extend extends the claim for leaseTime and no longer, because the group stays held for so long if this process dies.
@@ -525,7 +512,7 @@ func (h *inHand) extend(ctx context.Context) error {
 
 // extendAs extends by a view of the claim.
 func (h *inHand) extendAs(ctx context.Context, c *layer.Claim) error {
-	_, err := h.source.q.Extend(ctx, c, h.lease)
+	_, err := h.source.q.Extend(ctx, c, h.source.receive.Lease)
 	h.test.Pause(ctx, "extended") // two calls may have shared the transaction
 	if err != nil {
 		return err

@@ -386,7 +386,8 @@ func (h *hand) perform(c *call) bool {
 	w := h.w
 	cancel := context.CancelFunc(nil)
 	if w.o.Timeout > 0 {
-		c.ctx, cancel = context.WithTimeoutCause(c.in.ctx, w.o.Timeout, w.timeout)
+		cause := &timeoutError{w.o.Timeout, "the handler"}
+		c.ctx, cancel = context.WithTimeoutCause(c.in.ctx, w.o.Timeout, cause)
 	} else {
 		c.ctx, cancel = context.WithCancel(c.in.ctx)
 	}

@@ -44,7 +44,7 @@ func (h *hand) beginExtend(c *call) {
 	in.extending = e
 	same := *in.claim
 	// The context ends with the claim, because then there is nothing to extend.
-	ctx := in.test.Named(in.ctx, "extension of %s under %d", c.first(), same.Token)
+	ctx := in.test.Named(in.ctx, "extension of %s under %d", same.Items[0].ID, same.Token)
 	go func() {
 		defer close(e.ended)
 		defer in.end()
@@ -153,9 +153,6 @@ func (c *call) cutOff(failed error) bool {
 
 // hasLapsed reports whether a context has ended with the lease.
 func hasLapsed(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errLapsed) }
-
-// first is the item of the claim's next call.
-func (c *call) first() layer.ID { return c.in.claim.Items[0].ID }
 
 // settled reports whether nothing is left of the claim. While a transaction of the claim is open that is not known yet.
 func (h *inHand) settled() bool {

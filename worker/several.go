@@ -24,14 +24,13 @@ const (
 
 // asking is a receive under way from one of several queues, for a hand.
 type asking struct {
-	source  *source
-	done    *finished     // the ack that travels with it; may be nil
-	wait    time.Duration // for a message
-	stop    chan struct{} // closed with stopped
-	stopped bool          // the hand does not wait for it any more
-	slow    bool          // it has taken longer than patience
-	ended   bool          // guarded by the worker's mutex
-	failed  bool          // guarded by the worker's mutex; only with ended
+	source *source
+	done   *finished     // the ack that travels with it; may be nil
+	wait   time.Duration // for a message
+	stop   chan struct{} // closed when the hand does not wait for it any more
+	slow   bool          // it has taken longer than patience
+	ended  bool          // guarded by the worker's mutex
+	failed bool          // guarded by the worker's mutex; only with ended
 }
 
 // next receives for a hand. It settles done first, in the same transaction if it can. The wait ends when the hand is to
@@ -132,7 +131,7 @@ func (h *hand) awaits(a *asking) (r received, over bool) {
 	case !ended:
 		a.slow = !over
 		return r, over
-	case !failed && !a.stopped:
+	case !failed && !isClosed(a.stop):
 		h.w.mu.Lock()
 		a.source.idle = time.Now().Add(lookAgain)
 		h.w.mu.Unlock()
@@ -199,8 +198,7 @@ func (h *hand) startAsking(s *source, done *finished, wait time.Duration) *askin
 // stopAsking stops the receives of the hand that are under way.
 func (h *hand) stopAsking() {
 	for _, a := range h.asked {
-		if !a.stopped {
-			a.stopped = true
+		if !isClosed(a.stop) {
 			close(a.stop)
 		}
 	}

@@ -166,10 +166,9 @@ type Worker struct {
 	ctx      context.Context // of the handlers; ends when Stop is cut short
 	cancel   context.CancelCauseFunc
 	taking   context.Context // ends when no more work is to be taken
-	timeout  *timeoutError
-	stopping chan struct{} // closed under mu when the worker is stopped, or has ended by itself
-	done     chan struct{} // closed when all hands have ended
-	returned chan struct{} // holds a token if a call has ended since the worker was stopped
+	stopping chan struct{}   // closed under mu when the worker is stopped, or has ended by itself
+	done     chan struct{}   // closed when all hands have ended
+	returned chan struct{}   // holds a token if a call has ended since the worker was stopped
 	wg       sync.WaitGroup
 	trouble  callback.News // the reported errors
 
@@ -218,7 +217,6 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	w := &Worker{o: o, least: o.Concurrency, most: o.MaxConcurrency}
 	w.left, w.handling = make(map[*call]bool), make(map[layer.ID]*call)
 	w.hanging = make(map[string]int)
-	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	w.log = callback.Logger(o.Logger, shield, w.failing)
 	for i, from := range append([]Source{{q, h, o.Where, o.Group, o.Unordered, o.Next}}, o.Also...) {
@@ -442,15 +440,11 @@ func (w *Worker) running() (all []Running) {
 	}
 	for c := range calls {
 		if !isClosed(c.done) && !c.in.commits.Load() {
-			all = append(all, c.running())
+			all = append(all, Running{Queue: c.in.source.q.Name(), ID: c.ds[0].ID, Since: c.begun})
 		}
 	}
 	slices.SortFunc(all, func(a, b Running) int { return a.Since.Compare(b.Since) })
 	return all
-}
-
-func (c *call) running() Running {
-	return Running{Queue: c.in.source.q.Name(), ID: c.ds[0].ID, Since: c.begun}
 }
 
 func (w *Worker) names() string {
