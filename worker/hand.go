@@ -582,12 +582,9 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 		w.giveBack(ctx, in, c, err)
 		w.tellDone(c, handled)
 		return nil, false
-	case c.ds[0].acked:
+	case c.ds[0].acked, in.over:
 		w.tellDone(c, handled)
 		return nil, !in.over && !in.lost
-	case in.over:
-		w.tellDone(c, handled)
-		return nil, false
 	}
 	in.handled = append(in.handled, c.ds...)
 	w.tellDone(c, handled)
@@ -673,8 +670,7 @@ func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *fini
 		return nil, false
 	case in.over:
 		return nil, false // a hook was slow
-	}
-	if last && !in.lost && !in.stale {
+	case last && !in.stale:
 		s := in.settlement(in.handled)
 		s.Finish, s.FinishAll = nil, true
 		return &finished{in, s}, false
