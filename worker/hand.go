@@ -772,18 +772,14 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		return layer.FollowsUnknown
 	}
 	done := slices.Clone(in.handled)
-	settled := layer.Settled{Follows: layer.FollowsUnknown} // until a settlement has succeeded
-	given := in.settlement(in.handled)
-	given.Nack, given.State, given.Result = &o, nil, &settled
 	if batch {
-		s := in.settlement(c.ds[:n])
 		done = append(done, c.ds[:n]...)
-		given.State = s.State
 	}
+	settled := layer.Settled{Follows: layer.FollowsUnknown} // until a settlement has succeeded
+	given := in.settlement(done)
+	given.Nack, given.Result = &o, &settled
 	ctx, cancel := w.endContext(of, in)
 	defer cancel()
-	given.Finish, given.Advance = nil, nil
-	advance(&given, done...)
 	err := in.settle(ctx, given, false)
 	in.over = true // there is no lease to keep
 	w.o.Test.Pause(of, "given back")
