@@ -202,7 +202,7 @@ func (s subspace) moves(id ID, old, next string) (left, joined []string) {
 	if old == next {
 		return nil, nil
 	}
-	was, is := s.plan.PartsOf(id.Group, rec.UnpackStrings(old)), s.plan.PartsOf(id.Group, rec.UnpackStrings(next))
+	was, is := s.plan.PartsOf(id.Group, old), s.plan.PartsOf(id.Group, next)
 	for i := range was {
 		if was[i] != is[i] {
 			left, joined = append(left, was[i]), append(joined, is[i])

@@ -656,7 +656,7 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 	for _, e := range all {
 		for i := range e.msgs {
 			m := &e.msgs[i]
-			for _, lane := range plan.PartsOf(m.Group, plan.Values(m.Headers)) {
+			for _, lane := range plan.PartsOf(m.Group, plan.Pack(m.Headers)) {
 				if a.lanes == nil {
 					a.lanes = make(map[string]*laneTail)
 				}
@@ -677,7 +677,7 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 // (noted.behind) that the item may be received at once, also behind others.
 func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
-	for _, lane := range plan.PartsOf(id.Group, plan.Values(m.Headers)) {
+	for _, lane := range plan.PartsOf(id.Group, plan.Pack(m.Headers)) {
 		t := a.lanes[lane]
 		empty := false
 		if !t.begun {

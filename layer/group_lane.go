@@ -310,7 +310,7 @@ func (w *txn) inOtherLane(g guard.Guard, lane string, id ID, facets string) (boo
 // each lane that is no whole group, and a hint of each lane. facets are the packed facets of the item. A hint of a lane
 // that is held, or whose head is not due, is cleared by the search that meets it.
 func (w *txn) hintLanes(id ID, facets string) error {
-	for _, lane := range w.keys.plan.PartsOf(id.Group, rec.UnpackStrings(facets)) {
+	for _, lane := range w.keys.plan.PartsOf(id.Group, facets) {
 		w.tx.Set(w.keys.laneItem(lane, id), nil)
 	}
 	for _, lane := range w.keys.plan.LanesOf(id.Group, facets) {

@@ -661,7 +661,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	}
 	named := make(map[string]bool)
 	for _, d := range r.items {
-		for _, lane := range s.keys.plan.PartsOf(r.group, rec.UnpackStrings(d.Facets)) {
+		for _, lane := range s.keys.plan.PartsOf(r.group, d.Facets) {
 			named[lane] = true
 		}
 	}

@@ -98,7 +98,7 @@ func TestLanesOfAnItem(t *testing.T) {
 		p := New(kinds[kind])
 		facets := p.Pack(headers)
 		require.Equal(t, want, p.LanesOf("A", facets), kind)
-		require.Len(t, p.PartsOf("A", p.Values(headers)), p.CountParts(), kind)
+		require.Len(t, p.PartsOf("A", p.Pack(headers)), p.CountParts(), kind)
 		for _, lane := range want {
 			require.True(t, p.Intersect(lane, "A"), "%s %q", kind, lane)
 			require.True(t, p.Intersect(lane, lane), "%s %q", kind, lane)
@@ -218,7 +218,7 @@ func TestLeaving(t *testing.T) {
 			require.Empty(t, parts, kind)
 		default:
 			require.Equal(t, p.LanesOf("A", facets), of, kind)
-			require.Equal(t, p.PartsOf("A", p.Values(headers)), parts, kind)
+			require.Equal(t, p.PartsOf("A", p.Pack(headers)), parts, kind)
 		}
 	}
 	of, parts := New(kinds["unordered"]).Leaving(hold, "")
@@ -276,7 +276,7 @@ func TestLocks(t *testing.T) {
 		if holds {
 			require.Equal(t, []string{Hold(item)}, over[1:], kind)
 		} else {
-			require.ElementsMatch(t, p.PartsOf("A", p.Values(headers)), over[1:], kind)
+			require.ElementsMatch(t, p.PartsOf("A", p.Pack(headers)), over[1:], kind)
 		}
 		over, others = p.LanesOver(item, "")
 		require.Equal(t, len(p.Facets()) > 0, others, "%s: the facets are not known", kind)
@@ -285,7 +285,7 @@ func TestLocks(t *testing.T) {
 		require.Equal(t, !holds, many, kind)
 		require.Equal(t, p.Excluding("A"), looked, kind)
 	}
-	parts := New(kinds["parts"]).PartsOf("A", []string{"NEW"})
+	parts := New(kinds["parts"]).PartsOf("A", rec.PackStrings([]string{"NEW"}))
 	_, where := Split(parts[0])
 	require.Equal(t, []Locks{{}, {Where: where}}, New(kinds["parts"]).LocksOf("A", parts))
 	require.Equal(t, []Locks{{All: true}}, New(kinds["unordered"]).LocksOf("A", nil))
@@ -324,13 +324,13 @@ func TestClaimsOfItems(t *testing.T) {
 		lane, ok := p.HoldOn(Item{Group: "A", Index: 7})
 		require.Equal(t, kind == "unordered" || kind == "in turn", ok, kind)
 		require.Equal(t, ok, lane == Hold(Item{Group: "A", Index: 7}), kind)
-		require.Equal(t, p.PartsOf("A", p.Values(headers)), p.KnownParts("A", p.Pack(headers)), kind)
+		require.Equal(t, p.PartsOf("A", p.Pack(headers)), p.KnownParts("A", p.Pack(headers)), kind)
 		require.Equal(t, kind == "unordered", len(p.KnownParts("A", "")) > 0, kind)
 		_, out := p.TakenOutOf("A")
 		require.False(t, out, kind)
 		_, turns := p.TurnOf("A")
 		require.False(t, turns, kind)
-		for _, part := range p.PartsOf("A", p.Values(headers)) {
+		for _, part := range p.PartsOf("A", p.Pack(headers)) {
 			require.Equal(t, kind != "unordered", p.JoinsAnywhere(part), kind)
 		}
 	}

@@ -137,24 +137,15 @@ func (p Plan) Views() string {
 	return strings.Join(p.of.texts, "; ")
 }
 
-// Values returns the values that the headers of a message give the facets, in the order of the declaration of the
+// Pack returns the packed facets of a message with the given headers: their values as a tuple, in the order of the
+// declaration of the facets, as a lock keeps them for the items of its claim. Pack returns "" if the queue has no
 // facets.
-func (p Plan) Values(headers map[string]string) []string {
-	facets := p.Facets()
-	all := make([]string, len(facets))
-	for i, name := range facets {
-		all[i] = headers[name]
-	}
-	return all
-}
-
-// Pack returns the packed facets of a message with the given headers: their values as a tuple, as a lock keeps them for
-// the items of its claim. Pack returns "" if the queue has no facets.
 func (p Plan) Pack(headers map[string]string) string {
-	if len(p.Facets()) == 0 {
-		return ""
+	var b []byte
+	for _, name := range p.Facets() {
+		b = tuple.AppendString(b, headers[name])
 	}
-	return rec.PackStrings(p.Values(headers))
+	return string(b)
 }
 
 // FacetsIn returns the packed facets of an item with the given stored value; "" if the value cannot be read.
@@ -266,26 +257,23 @@ func (p Plan) TemplateOf(lane string) map[string]string {
 // LanesOf returns the lanes that an item is in: the whole group if whole groups can be received, and then the lanes of
 // PartsOf. facets is the item's packed facets.
 func (p Plan) LanesOf(group, facets string) []string {
-	if p.of == nil {
-		return []string{group}
-	}
-	parts := p.PartsOf(group, rec.UnpackStrings(facets))
-	if !p.of.whole {
+	parts := p.PartsOf(group, facets)
+	if p.of != nil && !p.of.whole {
 		return parts
 	}
-	return append(append(make([]string, 0, 1+len(parts)), group), parts...)
+	return append([]string{group}, parts...)
 }
 
 // PartsOf returns the lanes, other than the whole group, that an item is in: one for each view; in an unordered queue
-// the free lane; otherwise none. values is the values of the item's facets.
-func (p Plan) PartsOf(group string, values []string) []string {
+// the free lane; otherwise none. facets is the item's packed facets.
+func (p Plan) PartsOf(group, facets string) []string {
 	switch {
 	case p.of == nil || p.of.inTurn:
 		return nil
 	case p.of.holds:
 		return []string{Name(group, Free)}
 	}
-	parts := make([]string, len(p.of.views))
+	parts, values := make([]string, len(p.of.views)), rec.UnpackStrings(facets)
 	for i, view := range p.of.views {
 		b := tuple.AppendInt(tuple.AppendString([]byte{partByte}, group), int64(i+1))
 		for _, facet := range view {
@@ -304,16 +292,11 @@ func (p Plan) KnownParts(group, facets string) []string {
 	if facets == "" && len(p.Facets()) > 0 {
 		return nil
 	}
-	return p.PartsOf(group, rec.UnpackStrings(facets))
+	return p.PartsOf(group, facets)
 }
 
 // CountParts returns how many lanes PartsOf returns for each item.
-func (p Plan) CountParts() int {
-	if p.of == nil {
-		return 0
-	}
-	return len(p.PartsOf("", nil))
-}
+func (p Plan) CountParts() int { return len(p.PartsOf("", "")) }
 
 // fixed returns the values that a packed template fixes, by the places of the facets in p.facets. Example: in a queue
 // with the facets state and region, a template of the view region fixes the value of place 1 alone.
