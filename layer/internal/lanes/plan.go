@@ -222,21 +222,19 @@ func (p Plan) CheckLane(lane string) error {
 		return nil
 	}
 	_, where := Split(lane)
+	known := p.TemplateOf(lane) != nil
 	if where == Free || IsHold(lane) {
-		if p.of.holds {
-			return nil
-		}
-		return errNoLane
+		known = p.of.holds
 	}
-	view, values := SplitWhere(where)
-	if view < 1 || view > len(p.of.views) || len(values) != len(p.of.views[view-1]) {
+	if !known {
 		return errNoLane
 	}
 	return nil
 }
 
-// Template returns the template that Where has packed; nil for whole groups.
-func (p Plan) Template(where string) map[string]string {
+// TemplateOf returns the template of a lane; nil for a whole group, and for a lane of no view.
+func (p Plan) TemplateOf(lane string) map[string]string {
+	_, where := Split(lane)
 	view, values := SplitWhere(where)
 	if p.of == nil || view < 1 || view > len(p.of.views) || len(values) != len(p.of.views[view-1]) {
 		return nil
@@ -246,12 +244,6 @@ func (p Plan) Template(where string) map[string]string {
 		t[p.of.facets[facet]] = values[i]
 	}
 	return t
-}
-
-// TemplateOf returns the template of a lane; nil for a whole group.
-func (p Plan) TemplateOf(lane string) map[string]string {
-	_, where := Split(lane)
-	return p.Template(where)
 }
 
 // LanesOf returns the lanes that an item is in: the whole group if whole groups can be received, and then the lanes of
