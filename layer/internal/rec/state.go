@@ -33,22 +33,17 @@ func (r *Record) At(nowMS int64) Condition {
 		return Marked
 	}
 	ended := h.EndMS <= nowMS && !h.ByBeat()
-	switch h.Kind {
-	case KindClaim:
-		if ended {
-			return Lapsed
-		}
+	switch {
+	case h.Kind == KindClaim && ended:
+		return Lapsed
+	case h.Kind == KindClaim:
 		return Claimed
-	case KindGrant:
-		if !ended {
-			return Granted
-		}
-	case KindDelay, KindHead, KindBeat:
-		if !ended {
-			return Delayed
-		}
+	case ended:
+		return Over
+	case h.Kind == KindGrant:
+		return Granted
 	}
-	return Over
+	return Delayed
 }
 
 // Keeps reports whether receives must pass over a group in this condition. Unheld, Lapsed and Over do not keep a group
