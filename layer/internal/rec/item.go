@@ -3,8 +3,8 @@ package rec
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/google/uuid"
@@ -125,13 +125,8 @@ func NestedHeaders(headers map[string]string) any {
 	if len(headers) == 0 {
 		return nil
 	}
-	names := make([]string, 0, len(headers))
-	for name := range headers {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	t := make(tuple.Tuple, 0, 2*len(names))
-	for _, name := range names {
+	t := make(tuple.Tuple, 0, 2*len(headers))
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		t = append(t, name, headers[name])
 	}
 	return t
