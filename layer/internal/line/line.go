@@ -209,13 +209,6 @@ func (l *Line[O]) nudge() {
 	}
 }
 
-// Some reports whether the function is returns true for a receive in the line.
-func (l *Line[O]) Some(is func(o O) bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.waiting.some(is)
-}
-
 // Each calls fn for each receive in the line.
 func (l *Line[O]) Each(fn func(o O)) {
 	l.mu.Lock()
@@ -226,7 +219,11 @@ func (l *Line[O]) Each(fn func(o O)) {
 }
 
 // SomeTakeAny reports whether a receive in the line takes any group of the queue.
-func (l *Line[O]) SomeTakeAny() bool { return l.Some(takesAny) }
+func (l *Line[O]) SomeTakeAny() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting.some(takesAny)
+}
 
 // takesAny reports whether a receive takes any group, so that it has no place.
 func takesAny[O Operation](o O) bool { return !o.Named() && o.Template() == "" }
@@ -509,9 +506,9 @@ func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 				had[o.Template()] = true
 			}
 		}
-		more, bad := t.outcome()
+		more, served, bad := t.outcome()
 		maps.Copy(found, more.Found)
-		if t.hasServed() {
+		if served {
 			l.pace.Found()
 		}
 		if turns = append(turns, t); len(turns) == 1 {

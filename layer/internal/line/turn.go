@@ -86,16 +86,9 @@ func (t *Turn) fail(err error) {
 	t.failed = err
 }
 
-// hasServed reports whether a transaction of the turn has claimed something.
-func (t *Turn) hasServed() bool {
+// outcome returns the turn's result, when the turn is over. served: the turn has claimed something.
+func (t *Turn) outcome() (r Rest, served bool, failed error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.served
-}
-
-// outcome returns the turn's result, when the turn is over.
-func (t *Turn) outcome() (r Rest, failed error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.rest, t.failed
+	return t.rest, t.served, t.failed
 }
