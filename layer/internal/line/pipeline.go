@@ -3,6 +3,7 @@ package line
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -191,13 +192,10 @@ func (p *Pipeline[O]) Submit(ctx context.Context, o O) error {
 // SubmitAll is Submit for operations that travel in the next transaction together, as far as the bounds of a
 // transaction allow. It returns the error of each, in the order of os.
 func (p *Pipeline[O]) SubmitAll(ctx context.Context, os []O) []error {
-	errs := make([]error, len(os))
-	if err := p.enterAll(ctx, os); err != nil {
-		for i := range errs {
-			errs[i] = err
-		}
-		return errs
+	if err := p.enter(ctx, os...); err != nil {
+		return slices.Repeat([]error{err}, len(os))
 	}
+	errs := make([]error, len(os))
 	for i, o := range os {
 		errs[i] = p.await(ctx, o)
 	}
@@ -246,9 +244,14 @@ func (p *Pipeline[O]) yieldUnless(ctx context.Context, o O, who string) {
 	}
 }
 
-// enterAll puts new operations into the queue, together, and does not wait for them. It returns an error, and queues
-// nothing, if ctx has ended or the pipeline is closed.
-func (p *Pipeline[O]) enterAll(ctx context.Context, os []O) error {
+// begin makes a new operation ready for the pipeline. Its caller still owns it.
+func begin[O Operation](o O) { o.op().ended, o.op().load = make(chan struct{}), o.Size() }
+
+// enter puts new operations into the queue, together, and returns. It runs a single operation at once if nothing is in
+// flight. In the latter case enter returns when the operation has ended or waits for a group to become ready; if ctx
+// ends in that time, enter returns when the transaction has ended, or abandonedTimeout later. The error is that ctx has
+// ended before, or that the pipeline is closed: then no operation was run.
+func (p *Pipeline[O]) enter(ctx context.Context, os ...O) error {
 	if ctx.Err() != nil {
 		return kv.CauseOf(ctx)
 	}
@@ -256,46 +259,25 @@ func (p *Pipeline[O]) enterAll(ctx context.Context, os []O) error {
 		begin(o)
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed.Load() {
-		return p.env.Closed
-	}
-	p.queueUp(os...)
-	return nil
-}
-
-// begin makes a new operation ready for the pipeline. Its caller still owns it.
-func begin[O Operation](o O) { o.op().ended, o.op().load = make(chan struct{}), o.Size() }
-
-// enter puts a new operation into the queue and returns, or runs the operation at once if nothing is in flight. In the
-// latter case enter returns when o has ended or waits for a group to become ready; if ctx ends in that time, enter
-// returns when the transaction has ended, or abandonedTimeout later. The error is that ctx has ended before, or that
-// the pipeline is closed: then o was not run.
-func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
-	if ctx.Err() != nil {
-		return kv.CauseOf(ctx)
-	}
-	begin(o)
-	p.mu.Lock()
 	if p.closed.Load() {
 		p.mu.Unlock()
 		return p.env.Closed
 	}
-	if p.flying > 0 || p.queue.length() > 0 {
-		p.queueUp(o)
+	if len(os) != 1 || p.flying > 0 || p.queue.length() > 0 {
+		p.queueUp(os...)
 		p.mu.Unlock()
 		return nil
 	}
-	// There is nothing to wait for: the caller's goroutine runs o, which saves the change of goroutines.
+	// There is nothing to wait for: the caller's goroutine runs the operation, which saves the change of goroutines.
 	p.flying++
-	b := p.newBatch([]O{o})
+	b := p.newBatch(os)
 	p.mu.Unlock()
 	defer p.releaseSlot()
 	stop := context.AfterFunc(ctx, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if o.op().tx == &b.transaction {
-			o.op().abandon(kv.CauseOf(ctx))
+		if o := os[0].op(); o.tx == &b.transaction {
+			o.abandon(kv.CauseOf(ctx))
 		}
 	})
 	defer stop()
