@@ -407,6 +407,7 @@ func (p *Pipeline[O]) newBatch(os []O) *batch[O] {
 	b.ctx, b.cancel = context.WithCancelCause(context.Background())
 	for _, o := range os {
 		o.op().state, o.op().tx = isRunning, &b.transaction
+		o.op().TxErr = errInterrupted // until Run knows better
 		if o.Receives() && !o.op().First {
 			b.groups += p.env.Groups(o)
 		}
@@ -534,25 +535,18 @@ func (p *Pipeline[O]) RunTurn(called []O) {
 // fly runs a batch in the goroutine of a caller. It settles the batch's books also after a panic, which goes on to the
 // caller.
 func (p *Pipeline[O]) fly(b *batch[O]) {
-	b.setErr(nil, errInterrupted) // until Run knows better
 	defer p.settle(b)
 	p.env.Run(b.ctx, b.operations, b.others)
 }
 
 // flyBehind is fly in a goroutine of no caller: a panic becomes the error of the operations that have no outcome yet.
 func (p *Pipeline[O]) flyBehind(b *batch[O]) {
-	b.setErr(nil, errInterrupted)
 	defer p.settle(b)
 	if err := callback.Try("a transaction", func() { p.env.Run(b.ctx, b.operations, b.others) }); err != nil {
-		b.setErr(errInterrupted, &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: err})
-	}
-}
-
-// setErr sets TxErr to err for those operations of the batch for which it is was; was = nil: for all.
-func (b *batch[O]) setErr(was, err error) {
-	for _, o := range b.operations {
-		if was == nil || o.op().TxErr == was {
-			o.op().TxErr = err
+		for _, o := range b.operations {
+			if o.op().TxErr == errInterrupted {
+				o.op().TxErr = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: err}
+			}
 		}
 	}
 }
