@@ -83,19 +83,18 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 		}
 		if _, again := tx.OnError(err).Wait(ctx); again != nil {
 			ended := Code(again) == 0 || isCause(ctx, again) // ctx ended during the backoff
+			same := !ended && Code(again) == e.Code
 			switch {
-			case ended && open != nil:
+			case same && open != nil:
+				again = open
+			case open != nil:
 				again = open.because(again)
 			case ended:
 				again = &Error{Code: e.Code, Cause: again}
-			case Code(again) == e.Code && open != nil:
-				again = open
-			case Code(again) == e.Code && sent:
+			case same && sent:
 				again = &Error{Code: e.Code, Cause: e.Cause}
-			case Code(again) == e.Code:
+			case same:
 				again = err
-			case open != nil:
-				again = open.because(again)
 			}
 			if !sent && MaybeCommitted(again) { // of a read, or of another transaction
 				again = &Error{Code: CodeProcessBehind, Cause: again}
