@@ -148,15 +148,7 @@ func (h *handler) try(fn func()) bool {
 	if h.stuck.Load() > 0 {
 		return false
 	}
-	err := h.shield.Try("slog.Handler", fn)
-	var stuck *StuckError
-	if errors.As(err, &stuck) {
-		h.stuck.Add(1)
-		go func() {
-			<-stuck.Returned
-			h.stuck.Add(-1)
-		}()
-	}
+	err := h.shield.TryCounted(h.stuck, "slog.Handler", fn)
 	if err != nil {
 		h.told(err)
 	}

@@ -64,9 +64,7 @@ func (f Shield) Try(what string, fn func()) error {
 	}
 	var over <-chan time.Time
 	if f > 0 {
-		timer := time.NewTimer(time.Duration(f))
-		defer timer.Stop()
-		over = timer.C
+		over = time.After(time.Duration(f))
 	}
 	select {
 	case err := <-done:
@@ -79,8 +77,7 @@ func (f Shield) Try(what string, fn func()) error {
 // TryCounted is Try. If the error is a *StuckError, running counts the call until fn returns.
 func (f Shield) TryCounted(running *atomic.Int64, what string, fn func()) error {
 	err := f.Try(what, fn)
-	var stuck *StuckError
-	if errors.As(err, &stuck) {
+	if stuck, ok := errors.AsType[*StuckError](err); ok {
 		running.Add(1)
 		go func() {
 			<-stuck.Returned
