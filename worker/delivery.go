@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -524,13 +525,10 @@ func (h *inHand) extendAs(ctx context.Context, c *layer.Claim) error {
 
 // acked notes what is acked: the first items of the claim, up to d.
 func (h *inHand) acked(d *Delivery) {
-	for i := range h.claim.Items {
-		if h.claim.Items[i].ID == d.ID {
-			rest := *h.claim
-			rest.Items = h.claim.Items[i+1:]
-			h.claim = &rest
-			break
-		}
+	if i := slices.IndexFunc(h.claim.Items, func(item layer.Item) bool { return item.ID == d.ID }); i >= 0 {
+		rest := *h.claim
+		rest.Items = h.claim.Items[i+1:]
+		h.claim = &rest
 	}
 	if d.sets {
 		h.claim.State, h.stateKnown = d.state, true

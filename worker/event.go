@@ -108,19 +108,15 @@ func (e *StopError) Error() string {
 	if e == nil {
 		return "<nil>"
 	}
-	var s strings.Builder
-	s.WriteString("worker: stop: ")
+	var all []string
 	if e.Err != nil {
-		s.WriteString(e.Err.Error())
+		all = append(all, e.Err.Error())
 	}
-	for i, r := range e.Running {
-		if e.Err != nil || i > 0 {
-			s.WriteString("; ")
-		}
+	for _, r := range e.Running {
 		since := r.Since.Format(time.RFC3339)
-		fmt.Fprintf(&s, "a handler still runs, for item %s of queue %q, since %s", r.ID, r.Queue, since)
+		all = append(all, fmt.Sprintf("a handler still runs, for item %s of queue %q, since %s", r.ID, r.Queue, since))
 	}
-	return s.String()
+	return "worker: stop: " + strings.Join(all, "; ")
 }
 
 // Unwrap returns Err.

@@ -29,11 +29,8 @@ func (w *Worker) reserve(c *call, items []layer.Item) []layer.Item {
 	defer w.mu.Unlock()
 	for i := range items {
 		if w.runs(items[i].ID) {
-			items = items[:i]
-			break
+			return items[:i]
 		}
-	}
-	for i := range items {
 		w.handling[items[i].ID] = c
 	}
 	return items
