@@ -135,16 +135,16 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	defer h.end()
 	h.commits.Store(true)
 	defer h.commits.Store(false)
-	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime(), mayAdvance: len(d.Queue.Config().Facets) > 0}
+	lease, mayAdvance := h.leaseTime(), len(d.Queue.Config().Facets) > 0
 	ctx, cancel := h.outlive(of)
 	defer cancel()
 	for {
-		if h.left() < txNeed(t.lease) {
+		if h.left() < txNeed(lease) {
 			if err := h.extend(of); err != nil {
 				return err
 			}
 		}
-		t.failed, t.took, t.all, t.bound, t.n, t.committing = nil, 0, 0, 0, 0, false
+		t := &handlerTx{d: d, of: of, fn: fn, lease: lease, mayAdvance: mayAdvance}
 		begun := time.Now()
 		err := t.once(ctx)
 		d.spared = d.spared && !isMisuse(kv.Code(err))
@@ -306,10 +306,16 @@ func (t *handlerTx) blamesNone(ctx context.Context, own bool, err error) bool {
 	return !own && isOutage(err) && !t.overran()
 }
 
-// finish finishes or advances the item.
+// finish acks the item in the handler's transaction, or advances it.
 func (t *handlerTx) finish(ctx context.Context, tx kv.Tx) error {
-	err := t.d.finish(ctx, tx)
-	t.d.in.lost = t.d.in.lost || lostBy(err)
+	d := t.d
+	if d.refused != nil {
+		return d.refused
+	}
+	s := layer.Settlement{Claim: d.in.claim}
+	advance(&s, d)
+	err := d.Queue.SettleTx(ctx, tx, s)
+	d.in.lost = d.in.lost || lostBy(err)
 	return err
 }
 

@@ -598,13 +598,3 @@ func advance(s *layer.Settlement, ds ...*Delivery) {
 		}
 	}
 }
-
-// finish acks the delivery's item in the handler's transaction, or advances it.
-func (d *Delivery) finish(ctx context.Context, tx kv.Tx) error {
-	if d.refused != nil {
-		return d.refused
-	}
-	s := layer.Settlement{Claim: d.in.claim}
-	advance(&s, d)
-	return d.Queue.SettleTx(ctx, tx, s)
-}
