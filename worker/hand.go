@@ -76,9 +76,9 @@ func (h *hand) loop() {
 		switch {
 		case len(r.claims) > 0:
 			pause, vain = firstWait, 0
-			w.begins(h)
+			w.setBusy(h, true)
 			done = h.work(r)
-			w.rests(h)
+			w.setBusy(h, false)
 		case r.err != nil:
 			h.failed(r, was)
 			timer := time.NewTimer(pause)
@@ -936,19 +936,13 @@ func (w *Worker) grow() {
 	}
 }
 
-// begins notes that a hand has a claim.
-func (w *Worker) begins(h *hand) {
+// setBusy notes whether a hand has a claim. If all hands have one now, another begins.
+func (w *Worker) setBusy(h *hand, busy bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h.busy = true
-	w.grow()
-}
-
-// rests notes that a hand has none any more.
-func (w *Worker) rests(h *hand) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	h.busy = false
+	if h.busy = busy; busy {
+		w.grow()
+	}
 }
 
 // spare dismisses a hand whose last receives, so many in a row, got nothing, if there are enough hands without it. It
