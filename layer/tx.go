@@ -351,7 +351,8 @@ func (w *txn) wakeOldest() error {
 	} else if w.along.kept.Withholds() && w.withhold(rows) {
 		return nil
 	}
-	return w.wake(rows, 1)
+	w.wake(rows, 1)
+	return nil
 }
 
 // withhold lets an ack keep its group: it notes that the handle owes a wake for the lane left ready, instead of waking.
@@ -395,7 +396,8 @@ func (w *txn) wakeNamed() error {
 				p, err := w.keys.parse(row.Key)
 				return err != nil || !w.noted.ready[p.group]
 			})
-			return w.wake(rows, wakePage)
+			w.wake(rows, wakePage)
+			return nil
 		}
 	}
 	found := make([]probe, 0, len(w.noted.ready))
@@ -407,9 +409,7 @@ func (w *txn) wakeNamed() error {
 		if err != nil {
 			return err
 		}
-		if err := w.wake(rows, wakeProbe); err != nil {
-			return err
-		}
+		w.wake(rows, wakeProbe)
 	}
 	return nil
 }
@@ -463,9 +463,7 @@ func (w *txn) wakeAll() error {
 			w.touchShared()
 			continue
 		}
-		if err := w.wake(requests, wakePage); err != nil {
-			return err
-		}
+		w.wake(requests, wakePage)
 	}
 	return w.wakeOldest()
 }
@@ -485,7 +483,7 @@ const (
 
 // wake touches the wake keys of the handles of the first n of these requests that live and want groups. It skips
 // requests that cannot be read. It clears left-over requests for lanes and by templates, see isLeftOver.
-func (w *txn) wake(requests []kv.KV, n int) error {
+func (w *txn) wake(requests []kv.KV, n int) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
 		if w.skipsRow(err) {
@@ -495,11 +493,10 @@ func (w *txn) wake(requests []kv.KV, n int) error {
 			w.touch(p.id)
 			w.along.kept.Woke(p.id != w.q.waitID)
 			if n--; n == 0 {
-				return nil
+				return
 			}
 		}
 	}
-	return nil
 }
 
 // leftOver are the requests of this handle for which no receive waits. Commits of unknown outcome have left them. The
