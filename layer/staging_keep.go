@@ -98,8 +98,8 @@ func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) 
 	return err
 }
 
-// leftReady notes a lane that an earlier transaction has left ready, so that finish wakes a handle that waits for the
-// lane. It starts reading the requests, and writes nothing.
+// leftReady notes a lane that this transaction, or an earlier one, has left ready, so that finish wakes a handle that
+// waits for the lane. It starts reading the requests, and writes nothing.
 func (w *txn) leftReady(lane string) {
 	if w.noted.ready == nil {
 		w.noted.ready = make(map[string]bool)

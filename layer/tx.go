@@ -147,12 +147,8 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	}
 	key = w.keys.ready(index, lane)
 	w.tx.Set(key, value)
-	if w.noted.ready == nil {
-		w.noted.ready = make(map[string]bool)
-	}
-	w.noted.ready[lane] = true
+	w.leftReady(lane)
 	w.noted.hinted = append(w.noted.hinted, candidate{key: key, lane: lane, index: index, attempts: attempts})
-	w.readRequests()
 	return key
 }
 
