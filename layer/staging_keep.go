@@ -272,7 +272,7 @@ func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Dur
 		if p.id == w.q.waitID {
 			return 0, false, nil
 		}
-		if !wants {
+		if wants == 0 {
 			continue
 		}
 		now, err := w.clock()

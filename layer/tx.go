@@ -358,7 +358,7 @@ func (w *txn) wakeOldest() error {
 func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
-		if w.skipsRow(err) || !wants {
+		if w.skipsRow(err) || wants == 0 {
 			continue
 		}
 		if p.id == w.q.waitID || len(w.noted.ready) > 1 {
@@ -432,7 +432,7 @@ func (p probe) wait(w *txn) ([]kv.KV, error) {
 	}
 	alive := func(row kv.KV) bool {
 		_, wants, err := w.wanting(row)
-		return err == nil && wants
+		return err == nil && wants > 0
 	}
 	if len(rows) < wakeProbe || slices.ContainsFunc(rows, alive) {
 		return rows, nil
@@ -485,7 +485,7 @@ func (w *txn) wake(requests []kv.KV, n int) {
 		if w.skipsRow(err) {
 			continue
 		}
-		if wants && !w.isLeftOver(row.Key, p) {
+		if wants > 0 && !w.isLeftOver(row.Key, p) {
 			w.touch(p.id)
 			w.along.kept.Woke(p.id != w.q.waitID)
 			if n--; n == 0 {
@@ -517,15 +517,19 @@ func (w *txn) isLeftOver(key []byte, p parsedKey) bool {
 	return true
 }
 
-// wanting unpacks the row of a request (request, reqgroup or reqlane). p.id is the handle that waits. wants is true if
-// the handle wants more groups or lanes, and lives as far as times tell: the deadline of the request has not passed.
-// err wraps ErrCorrupt for a row that cannot be read, and the caller must look at err first. wanting reads no key.
-func (w *txn) wanting(row kv.KV) (p parsedKey, wants bool, err error) {
+// wanting unpacks the row of a request (request, reqgroup or reqlane). p.id is the handle that waits. wants is how many
+// more groups or lanes the handle wants. It is 0 if the handle does not live as far as times tell: the deadline of the
+// request has passed. err wraps ErrCorrupt for a row that cannot be read, and the caller must look at err first.
+// wanting reads no key.
+func (w *txn) wanting(row kv.KV) (p parsedKey, wants int64, err error) {
 	if p, err = w.keys.parse(row.Key); err != nil {
-		return p, false, err
+		return p, 0, err
 	}
 	r, err := rec.UnpackRequest(row.Key, row.Value)
-	return p, r.Wants > 0 && lives(r, w.nowMS), err
+	if err != nil || !lives(r, w.nowMS) {
+		return p, 0, err
+	}
+	return p, max(r.Wants, 0), nil
 }
 
 // operate runs fn on the queue in a transaction of the caller, which may have begun seconds ago, and finishes it. It is

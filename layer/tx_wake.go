@@ -173,12 +173,8 @@ func (k *waking) seeAll(rows []kv.KV) error {
 // woken for that already: one for any group, one or more by each template, up to wakeProbe for each named lane. The
 // error says that the request cannot be read.
 func (k *waking) see(row kv.KV) error {
-	p, err := k.keys.parse(row.Key)
-	if err != nil {
-		return err
-	}
-	r, err := rec.UnpackRequest(row.Key, row.Value)
-	if err != nil || r.Wants <= 0 || !lives(r, k.nowMS) || p.id == k.besides || k.isLeftOver(row.Key, p) {
+	p, wants, err := k.wanting(row)
+	if err != nil || wants == 0 || p.id == k.besides || k.isLeftOver(row.Key, p) {
 		return err
 	}
 	switch p.name {
@@ -191,7 +187,7 @@ func (k *waking) see(row kv.KV) error {
 		if k.templates[p.where] <= 0 {
 			return nil
 		}
-		k.templates[p.where] -= int(r.Wants)
+		k.templates[p.where] -= int(wants)
 	default:
 		meets := func(lane string) bool { return k.keys.plan.Intersect(lane, p.lane) }
 		if k.named[p.lane] == wakeProbe ||
