@@ -403,11 +403,7 @@ func (c *claimer) holdsGrants() bool {
 func (c *claimer) grantOthers(requests []kv.KV) error {
 	q := c.q
 	for _, row := range requests {
-		p, err := q.keys.parse(row.Key)
-		if q.skipsRow(err) {
-			continue
-		}
-		r, err := rec.UnpackRequest(row.Key, row.Value)
+		p, r, err := q.keys.openRequest(row)
 		if q.skipsRow(err) {
 			continue
 		}

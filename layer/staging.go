@@ -15,7 +15,6 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
-	"fdbfifo/layer/internal/rec"
 )
 
 // Staging makes receives wait for which no group is ready. ARCHITECTURE.md (Wait) has the steps.
@@ -385,11 +384,7 @@ func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 	q := w.q
 	first := false
 	if len(t.rows) > 0 {
-		p, err := q.keys.parse(t.rows[0].Key)
-		var r rec.Request
-		if err == nil {
-			r, err = rec.UnpackRequest(t.rows[0].Key, t.rows[0].Value)
-		}
+		p, r, err := q.keys.openRequest(t.rows[0])
 		q.skipsRow(err) // such a request counts as a dead handle's
 		if first = p.id == q.waitID; !first && !lives(r, w.nowMS) {
 			left.Dead = append(left.Dead, t.where)

@@ -329,12 +329,8 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string, all
 // is the handle's.
 func hasLiving(q *Queue, random uuid.UUID, requests []kv.KV, nowMS int64) bool {
 	return slices.ContainsFunc(requests, func(row kv.KV) bool {
-		p, err := q.keys.parse(row.Key)
-		if err != nil || p.id != random {
-			return false
-		}
-		r, err := rec.UnpackRequest(row.Key, row.Value)
-		return err == nil && lives(r, nowMS)
+		p, r, err := q.keys.openRequest(row)
+		return err == nil && p.id == random && lives(r, nowMS)
 	})
 }
 

@@ -522,14 +522,19 @@ func (w *txn) isLeftOver(key []byte, p parsedKey) bool {
 // request has passed. err wraps ErrCorrupt for a row that cannot be read, and the caller must look at err first.
 // wanting reads no key.
 func (w *txn) wanting(row kv.KV) (p parsedKey, wants int64, err error) {
-	if p, err = w.keys.parse(row.Key); err != nil {
-		return p, 0, err
-	}
-	r, err := rec.UnpackRequest(row.Key, row.Value)
+	p, r, err := w.keys.openRequest(row)
 	if err != nil || !lives(r, w.nowMS) {
 		return p, 0, err
 	}
 	return p, max(r.Wants, 0), nil
+}
+
+// openRequest takes apart the row of a request (request, reqgroup or reqlane). The error wraps ErrCorrupt.
+func (s subspace) openRequest(row kv.KV) (p parsedKey, r rec.Request, err error) {
+	if p, err = s.parse(row.Key); err == nil {
+		r, err = rec.UnpackRequest(row.Key, row.Value)
+	}
+	return p, r, err
 }
 
 // operate runs fn on the queue in a transaction of the caller, which may have begun seconds ago, and finishes it. It is
