@@ -472,7 +472,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 				return err
 			}
 		}
-		if index, err = s.w.placeOfDue(index, due); err != nil {
+		if index, err = s.w.placeOf(index, due); err != nil {
 			return err
 		}
 		s.later = append(s.later, candidate{

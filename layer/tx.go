@@ -164,23 +164,13 @@ func (w *txn) readRequests() {
 	}
 }
 
-// rehint is hint for a lane that was held: the hint gets the index that placeOf returns for the index of the head.
+// rehint is hint for a lane that was held, and is ready now: the hint gets the index that placeOf returns.
 func (w *txn) rehint(headIndex int64, lane string, attempts int) (key []byte, err error) {
-	index, err := w.placeOf(headIndex)
+	index, err := w.placeOf(headIndex, w.nowMS)
 	if err != nil {
 		return nil, err
 	}
 	return w.hint(index, lane, attempts), nil
-}
-
-// placeOf returns the index for the hint of a group that was held: the index of its head. So an old head comes before
-// younger heads. In a queue with Config.RoundRobin the group goes behind all others (lastPlace).
-func (w *txn) placeOf(headIndex int64) (int64, error) {
-	config, err := w.config()
-	if err != nil || !config.RoundRobin {
-		return headIndex, err
-	}
-	return w.lastPlace(headIndex)
 }
 
 // lastPlace returns the index for the hint of a group that goes behind all groups that are ready now: the transaction's
@@ -190,16 +180,17 @@ func (w *txn) lastPlace(headIndex int64) (int64, error) {
 	return max(headIndex, now), err
 }
 
-// placeOfDue returns the place, among the hints, of a group to which a timer due at dueMS leads: the index of its head.
-// With RoundRobin the place is the version at which the timer became due. Otherwise two groups that fail all the time
-// would always come before all others.
-func (w *txn) placeOfDue(headIndex, dueMS int64) (int64, error) {
+// placeOf returns the place, among the hints, of a group that was held, or delayed, and has become ready at sinceMS:
+// the index of its head. So an old head comes before younger heads. In a queue with Config.RoundRobin the group goes
+// behind all that were ready then: its place is the version at sinceMS, or the index if that is greater. Otherwise two
+// groups that fail all the time would always come before all others.
+func (w *txn) placeOf(headIndex, sinceMS int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || !config.RoundRobin {
 		return headIndex, err
 	}
 	now, err := w.clock()
-	return max(headIndex, now-(w.nowMS-dueMS)*versionsPerMS), err
+	return max(headIndex, now-(w.nowMS-sinceMS)*versionsPerMS), err
 }
 
 // count notes n for the counter of that name. finish writes one atomic add for each counter, however many operations
