@@ -62,7 +62,7 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 		}
 		rising = stored.shards.isRising()
 		return configured{version: stored.version, config: stored.config}, true, nil
-	}, nil)
+	})
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
 	}

@@ -104,7 +104,7 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 		id, err = onceFor(ctx, a.q, txFor(a.q, "skip"), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
 			id, err := a.skip(ctx, tx, group, o)
 			return id, true, err
-		}, nil)
+		})
 		return 1, err
 	})
 	return id, err

@@ -417,7 +417,7 @@ func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Ma
 	m, err := onceFor(ctx, q, txFor(q, call), func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
 		m, err := fn(tx)
 		return m, true, err
-	}, nil)
+	})
 	return m, wrap(call, err)
 }
 
@@ -474,7 +474,7 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 		h, err = onceFor(ctx, a.q, txFor(a.q, "force release"), func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
 			h, err := a.ForceReleaseTx(ctx, tx, group, o)
 			return h, true, err
-		}, nil)
+		})
 		return h.Outstanding, err
 	})
 	return h, err

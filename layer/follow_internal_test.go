@@ -50,7 +50,7 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 				}
 				require.NoError(t, q.guardReceiptDrop(t.Context(), tx, follow))
 				return none, false, failed
-			}, nil)
+			})
 			require.ErrorIs(t, err, failed)
 			if more { // which is a look of its own
 				now = now.Add(time.Second)

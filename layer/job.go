@@ -80,9 +80,9 @@ func (j *job[T]) stepOf(width int) (done T, err error) {
 	}
 	switch {
 	case j.call != "":
-		return onceFor(j.ctx, j.q, txFor(j.q, j.call), attempt, nil)
+		return onceFor(j.ctx, j.q, txFor(j.q, j.call), attempt)
 	case j.once:
-		return onceFor(j.ctx, j.q, j.q.batchOptions(), attempt, nil)
+		return onceFor(j.ctx, j.q, j.q.batchOptions(), attempt)
 	case j.reads:
 		err = j.q.step(j.ctx, body)
 	default:

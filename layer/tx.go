@@ -685,7 +685,7 @@ func onceWith(ctx context.Context, q *Queue, o kv.TxOptions, fn func(tx kv.Tx) e
 			return none, false, err
 		}
 		return none, true, q.guardReceiptDrop(ctx, tx, follow)
-	}, nil)
+	})
 	return err
 }
 
@@ -711,19 +711,19 @@ func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *followin
 // After a commit of unknown outcome the next attempt reads the receipt. If it is there, body does not run again, and
 // the result is that of the attempt which the receipt names: the handle keeps the result of each attempt in memory. So
 // a receipt has the same few bytes for every operation, and a result may be of any size and type. A later attempt must
-// not change an earlier result. In this case applied, unless nil, is called with the result, and may read in the same
-// transaction.
+// not change an earlier result.
 func onceFor[T any](
 	ctx context.Context, q *Queue, o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
-	applied func(tx kv.Tx, result T) error,
 ) (T, error) {
-	return onceKnown(ctx, q, o, body, applied, nil)
+	return onceKnown(ctx, q, o, body,
+		func(kv.Tx, T) error { return nil }, func(*ownReceipt, map[int64]T) bool { return false })
 }
 
-// onceKnown is onceFor with one more function. unknown, unless nil, is called if the outcome is still unknown at the
-// end. It gets the receipt, and the results of the attempts that may have been applied, by number of attempt. If it
-// returns true, it has taken over the receipt, and must end it.
+// onceKnown is onceFor with two more functions. applied is called with the result of an earlier attempt, and may read
+// in the same transaction. unknown is called if the outcome is still unknown at the end. It gets the receipt, and the
+// results of the attempts that may have been applied, by number of attempt. If it returns true, it has taken over the
+// receipt, and must end it.
 func onceKnown[T any](
 	ctx context.Context, q *Queue, o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
@@ -756,9 +756,6 @@ func onceKnown[T any](
 					return rec.Corrupt(r.key, fmt.Errorf("receipt of attempt %d, which there was not", landed))
 				}
 				result, r.cleared = kept, true
-				if applied == nil {
-					return nil
-				}
 				return applied(tx, kept)
 			}
 			proved = true
@@ -780,7 +777,7 @@ func onceKnown[T any](
 	if proved {
 		err = kv.LastAttempt(err)
 	}
-	if unknown != nil && kv.MaybeCommitted(err) {
+	if kv.MaybeCommitted(err) {
 		taken = unknown(r, results)
 	}
 	if err != nil {
