@@ -878,14 +878,17 @@ func (r *ownReceipt) end(ctx context.Context) {
 }
 
 // returnReceipts puts receipts on the handle's list of receipts to clear. If the handle is closed, it clears all
-// receipts of the list at once, in a transaction of its own. But if ctx has ended, the caller must not wait, so the
-// receipts stay on the list: Close clears the list, or a sweep clears their rows.
+// receipts of the list at once, in a transaction of its own, because Close may have missed them. A receipt that cannot
+// be cleared before ctx ends is left to the next sweep. But if ctx has ended, the caller must not wait, so the receipts
+// stay on the list: Close clears the list, or a sweep clears their rows.
 func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
 	for _, id := range ids {
 		q.receipts.putBack(id)
 	}
 	if q.isClosed() && ctx.Err() == nil {
-		q.clearLate(ctx)
+		ctx, cancel := context.WithTimeout(ctx, endTimeout)
+		defer cancel()
+		_ = q.clearReceipts(ctx)
 	}
 }
 
@@ -926,14 +929,6 @@ func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a 
 	return nil
 }
 
-// clearLate clears the receipts on the handle's list, for an operation that has ended after Close: Close may have
-// missed them. A receipt that cannot be cleared before ctx ends is left to the next sweep.
-func (q *Queue) clearLate(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	_ = q.clearReceipts(ctx)
-}
-
 // receiptsCleared is how many old receipts a transaction that writes a receipt clears. With more than one, the receipts
 // of failed transactions go soon.
 const receiptsCleared = 2
@@ -946,7 +941,7 @@ type receipts struct {
 	idle []uuid.UUID // guarded by mu; no transaction is clearing them
 }
 
-// take takes up to most receipts off the list, for a transaction that clears them.
+// take takes up to most receipts off the list, for transactions that clear them.
 func (r *receipts) take(most int) []uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -967,19 +962,10 @@ func (r *receipts) putBack(id uuid.UUID) {
 	r.idle = append(r.idle, id)
 }
 
-// takeAll takes all receipts off the list.
-func (r *receipts) takeAll() []uuid.UUID {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := r.idle
-	r.idle = nil
-	return all
-}
-
 // clearReceipts clears all receipts on the handle's list, in transactions of its own. Receipts in use by an operation
 // are not on the list. After an error the rest is left to a sweep.
 func (q *Queue) clearReceipts(ctx context.Context) error {
-	for page := range slices.Chunk(q.receipts.takeAll(), receiptsPage) {
+	for page := range slices.Chunk(q.receipts.take(mostReceipts), receiptsPage) {
 		// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
 		_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
 			for _, id := range page {
