@@ -896,15 +896,8 @@ func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
 // receipt. The read has a conflict. If this attempt's own commit may still land when the next attempt begins, the next
 // attempt writes a conflict on the receipt first (fenceReceipt), and this commit fails.
 func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt int64, found bool, err error) {
-	v, err := guard.ReceiptConflict.Get(tx, key).Wait(ctx)
-	if err != nil {
-		return 0, false, fmt.Errorf("read receipt: %w", err)
-	}
-	if v == nil {
-		return 0, false, nil
-	}
-	stored, err := rec.UnpackReceipt(key, v)
-	if err != nil {
+	stored, found, err := waitRow(ctx, guard.ReceiptConflict.Get(tx, key), "receipt", key, rec.UnpackReceipt)
+	if err != nil || !found {
 		return 0, false, err
 	}
 	if n, ok := stored.Attempt(); ok {

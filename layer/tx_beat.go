@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -112,15 +111,7 @@ func (v *view) readBeat(handle uuid.UUID) (b rec.Beat, found bool, err error) {
 
 // waitBeat is readBeat for a read of the beat's key that has begun.
 func (v *view) waitBeat(handle uuid.UUID, read kv.Future[[]byte]) (b rec.Beat, found bool, err error) {
-	value, err := read.Wait(v.ctx)
-	if err != nil {
-		return b, false, fmt.Errorf("read beat: %w", err)
-	}
-	if value == nil {
-		return b, false, nil
-	}
-	b, err = rec.UnpackBeat(v.keys.beat(handle), value)
-	return b, err == nil, err
+	return waitRow(v.ctx, read, "beat", v.keys.beat(handle), rec.UnpackBeat)
 }
 
 // beatsSeen has when beats are due (ms), by number, for a call that shows claims to people, so that the call reads each

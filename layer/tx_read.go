@@ -98,18 +98,34 @@ func (q *Queue) skipsRow(err error) bool {
 // skipsRow is Queue.skipsRow.
 func (v *view) skipsRow(err error) bool { return v.q.skipsRow(err) }
 
-// readLock returns the record of a lane: the value of its lock, or of its hold if the lane is a single item. nil =
-// there is no record, so nothing holds or stops the lane.
-func (v *view) readLock(group string) (*rec.Record, error) {
-	key := v.keys.lock(group)
-	value, err := v.read.Get(key).Wait(v.ctx)
+// waitRow waits for the read of the row with the given key, and returns its value as unpack unpacks it. found is false
+// if there is no row, or, with an error, if it cannot be read: then the error wraps ErrCorrupt. row names the row in
+// the text of an error of the read.
+func waitRow[T any](
+	ctx context.Context, read kv.Future[[]byte], row string, key []byte, unpack func(key, value []byte) (T, error),
+) (unpacked T, found bool, err error) {
+	value, err := read.Wait(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
+		return unpacked, false, fmt.Errorf("read %s: %w", row, err)
 	}
 	if value == nil {
-		return nil, nil
+		return unpacked, false, nil
 	}
-	return rec.UnpackRecord(key, value)
+	unpacked, err = unpack(key, value)
+	return unpacked, err == nil, err
+}
+
+// readLock returns the record of a lane: the value of its lock, or of its hold if the lane is a single item. nil =
+// there is no record, so nothing holds or stops the lane.
+func (v *view) readLock(lane string) (*rec.Record, error) {
+	key := v.keys.lock(lane)
+	return waitLock(v.ctx, v.read.Get(key), key)
+}
+
+// waitLock waits for the read of a lane's record, which has the given key; nil = there is no record.
+func waitLock(ctx context.Context, read kv.Future[[]byte], key []byte) (*rec.Record, error) {
+	r, _, err := waitRow(ctx, read, "lock", key, rec.UnpackRecord)
+	return r, err
 }
 
 // readItem makes an item from its row, which the caller has read. It reads the further parts of a large body (part).
@@ -168,14 +184,8 @@ func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 // other.
 func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 	key := v.keys.attempt(id)
-	value, err := v.read.Get(key).Wait(v.ctx)
-	if err != nil {
-		return rec.Attempt{}, fmt.Errorf("read attempts: %w", err)
-	}
-	if value == nil {
-		return rec.Attempt{}, nil
-	}
-	return rec.UnpackAttempt(key, value)
+	record, _, err := waitRow(v.ctx, v.read.Get(key), "attempts", key, rec.UnpackAttempt)
+	return record, err
 }
 
 // readAttempts returns the records of failed attempts (attempt) of items of one group, which must be in the order of
@@ -237,13 +247,7 @@ func (v *view) readPace(group string) kv.Future[[]byte] {
 // waitPace returns the result of the read that readPace has started; f must not be nil. A group without a row has the
 // zero value: its rate is not used up. See repairedPace for a time far ahead.
 func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err error) {
-	value, err := f.Wait(v.ctx)
-	if err != nil {
-		return p, fmt.Errorf("read pace: %w", err)
-	}
-	if value != nil {
-		p, err = rec.UnpackPace(v.keys.pace(group), value)
-	}
+	p, _, err = waitRow(v.ctx, f, "pace", v.keys.pace(group), rec.UnpackPace)
 	return repairedPace(p, v.known().MaxRate, v.nowMS), err
 }
 
@@ -252,16 +256,11 @@ func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err erro
 // repairedPace. The next draw replaces it.
 func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 	key := v.keys.meta(metaPace)
-	value, err := v.read.Get(key).Wait(v.ctx)
-	if err != nil {
-		return p, fmt.Errorf("read pace of the queue: %w", err)
+	p, _, err = waitRow(v.ctx, v.read.Get(key), "pace of the queue", key, rec.UnpackPace)
+	if v.skipsRow(err) {
+		p.US, err = math.MaxInt64, nil
 	}
-	if value != nil {
-		if p, err = rec.UnpackPace(key, value); v.skipsRow(err) {
-			p.US = math.MaxInt64
-		}
-	}
-	return repairedPace(p, rate, v.nowMS), nil
+	return repairedPace(p, rate, v.nowMS), err
 }
 
 // readPause reads the pause of the whole queue (the field paused of meta); nil = the queue is not paused. See pauseOf.
@@ -365,7 +364,8 @@ const whatLocks = "locks and marks of the group"
 // laneLock has the reads of a lane's lock, and in a queue whose plan is not plain those of other locks that may exclude
 // the lane.
 type laneLock struct {
-	lock kv.Future[[]byte]  // of the lane's own lock; nil if the plan is not plain: the lock is in one of over
+	key  []byte             // of the lane's own lock; nil if the plan is not plain: the lock is in one of over
+	lock kv.Future[[]byte]  // the read of that key
 	over []lockRead         // of the ranges in which locks of intersecting lanes may be
 	hold kv.Future[[]kv.KV] // the first hold of the group; nil if no hold can exclude the lane
 }
@@ -385,7 +385,8 @@ type lockRead struct {
 // whether the reads have conflicts. v.read reads the lock of a plain queue and the first hold.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {
-		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
+		key := v.keys.lock(lane)
+		return laneLock{key: key, lock: v.read.Get(key)}
 	}
 	var l laneLock
 	over, many := v.keys.looked(lane)
@@ -408,13 +409,7 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 // intersecting one, see pass.
 func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []heldLane, err error) {
 	if l.over == nil {
-		value, err := l.lock.Wait(v.ctx)
-		if err != nil {
-			return nil, nil, fmt.Errorf("read lock: %w", err)
-		}
-		if value != nil {
-			own, err = rec.UnpackRecord(v.keys.lock(lane), value)
-		}
+		own, err = waitLock(v.ctx, l.lock, l.key)
 		return own, nil, err
 	}
 	for _, read := range l.over {
