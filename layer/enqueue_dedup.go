@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -57,9 +58,15 @@ type meeting struct {
 	stored kv.Future[[]byte] // the read of the entry
 	entry  rec.DedupEntry    // the stored entry, or the one that this transaction has written; zero = there is none
 	known  bool              // the entry holds: a message with the id is a duplicate
-	// The reads that decide whether an entry still holds. item and dead look for its item. The others read the notes of
-	// the last purges, of its group and of the queue.
-	item, dead, groupPurge, queuePurge kv.Future[[]byte]
+	// The reads that decide whether an entry still holds: of the notes of the last purges, of its group and of the
+	// queue, and of the keys item and dead, by which its item is found.
+	purges, places []keyRead
+}
+
+// keyRead is a read of a key, under way.
+type keyRead struct {
+	key  []byte
+	read kv.Future[[]byte]
 }
 
 // meet reads the dedup entries of the messages' dedup ids, and decides which of them still hold. The result is by the
@@ -104,16 +111,11 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 //   - With a time to come the entry holds until then, or until a purge: the keys purged of its group and of the queue.
 //   - With a time that is over the entry does not hold, and nothing is read.
 func (w *txn) recall(m *meeting, key []byte, c *Config) error {
-	v, err := m.stored.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read dedup entry: %w", err)
-	}
-	if v == nil {
-		return nil
-	}
-	if m.entry, err = rec.UnpackDedupEntry(key, v); err != nil {
+	entry, found, err := waitRow(w.ctx, m.stored, "dedup entry", key, rec.UnpackDedupEntry)
+	if err != nil || !found {
 		return err
 	}
+	m.entry = entry
 	now, err := w.moment()
 	if err != nil {
 		return err
@@ -122,8 +124,9 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	case m.entry.UntilMS == 0:
 		return w.seek(m)
 	case now.lasts(m.entry, c.DedupWindow):
-		notes := guard.DedupPurge.Reads(w.tx)
-		m.groupPurge, m.queuePurge = notes.Get(w.keys.purged(m.entry.Group)), notes.Get(w.keys.meta(metaPurged))
+		for _, key := range [][]byte{w.keys.purged(m.entry.Group), w.keys.meta(metaPurged)} {
+			m.purges = append(m.purges, keyRead{key, guard.DedupPurge.Get(w.tx, key)})
+		}
 	}
 	return nil
 }
@@ -131,21 +134,20 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 // seek starts looking for the item of an entry, in the queue and among the dead letters: for the keys item and dead,
 // with a conflict on both. It reads only keys, and no body.
 func (w *txn) seek(m *meeting) error {
-	item, dead := w.keys.item(rememberedID(m.entry)), w.keys.dead(rememberedID(m.entry))
-	for _, key := range [][]byte{item, dead} {
+	id := rememberedID(m.entry)
+	for _, key := range [][]byte{w.keys.item(id), w.keys.dead(id)} {
 		if err := guard.DedupItem.Read(w.tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
+		m.places = append(m.places, keyRead{key, w.read.GetKey(kv.FirstGreaterOrEqual(key))})
 	}
-	m.item = w.read.GetKey(kv.FirstGreaterOrEqual(item))
-	m.dead = w.read.GetKey(kv.FirstGreaterOrEqual(dead))
 	return nil
 }
 
 // decide waits for the reads that recall has started, and sets known: whether the entry still holds. If there was a
 // purge since the entry was written, the entry holds only if its item is still there.
 func (w *txn) decide(m *meeting) error {
-	if m.groupPurge != nil {
+	if m.purges != nil {
 		purged, err := w.purgedSince(m)
 		if err != nil {
 			return err
@@ -157,18 +159,12 @@ func (w *txn) decide(m *meeting) error {
 			return err
 		}
 	}
-	if m.item == nil {
-		return nil
-	}
-	for _, f := range []struct {
-		found kv.Future[[]byte]
-		key   []byte
-	}{{m.item, w.keys.item(rememberedID(m.entry))}, {m.dead, w.keys.dead(rememberedID(m.entry))}} {
-		k, err := f.found.Wait(w.ctx)
+	for _, place := range m.places {
+		key, err := place.read.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("look for item: %w", err)
 		}
-		m.known = m.known || string(k) == string(f.key)
+		m.known = m.known || bytes.Equal(key, place.key)
 	}
 	return nil
 }
@@ -177,22 +173,12 @@ func (w *txn) decide(m *meeting) error {
 // entry. It compares the clocks (read version + offset) of both. If they are equal it says yes, and then the entry's
 // item decides.
 func (w *txn) purgedSince(m *meeting) (bool, error) {
-	for _, f := range []struct {
-		note kv.Future[[]byte]
-		key  []byte
-	}{{m.groupPurge, w.keys.purged(m.entry.Group)}, {m.queuePurge, w.keys.meta(metaPurged)}} {
-		v, err := f.note.Wait(w.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read purge: %w", err)
-		}
-		if v == nil {
-			continue
-		}
-		note, err := rec.UnpackPurgeNote(f.key, v)
+	for _, p := range m.purges {
+		note, found, err := waitRow(w.ctx, p.read, "purge", p.key, rec.UnpackPurgeNote)
 		if err != nil {
 			return false, err
 		}
-		if m.entry.Clock <= note.Clock {
+		if found && m.entry.Clock <= note.Clock {
 			return true, nil
 		}
 	}
@@ -222,16 +208,12 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 		return err
 	}
 	key := w.keys.dedupKey(c.DedupInGroup, id.Group, dedupID)
-	v, err := guard.DedupRename.Get(w.tx, key).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read dedup entry: %w", err)
-	}
-	if v == nil {
+	r, found, err := waitRow(w.ctx, guard.DedupRename.Get(w.tx, key), "dedup entry", key, rec.UnpackDedupEntry)
+	if w.skipsRow(err) {
 		return nil
 	}
-	r, err := rec.UnpackDedupEntry(key, v)
-	if w.skipsRow(err) || rememberedID(r) != old {
-		return nil
+	if err != nil || !found || rememberedID(r) != old {
+		return err
 	}
 	r.Group, r.Index, r.Random = id.Group, id.Index, id.Random
 	w.tx.Set(key, r.Pack())
