@@ -289,17 +289,14 @@ func (v inspection) beginSubscription(s *subscribed, row kv.KV) error {
 // changes that it has not seen, so that they must be counted. A holder or a change that cannot be read becomes the Err
 // of the subscription, and the other fields are set.
 func (v inspection) waitSubscription(s *subscribed) (some bool, err error) {
-	held, err := s.reader.Wait(v.ctx)
-	if err != nil {
-		return false, fmt.Errorf("read reader: %w", err)
-	}
-	if held != nil {
-		r, err := rec.UnpackReader(s.readerKey, held)
-		if v.skipsRow(err) {
-			s.info.Err = err
-		} else if r.EndMS > v.nowMS {
-			s.info.Owner, s.info.Until = r.Owner, fromMillis(r.EndMS)
-		}
+	r, _, err := waitRow(v.ctx, s.reader, "reader", s.readerKey, rec.UnpackReader)
+	switch {
+	case v.skipsRow(err):
+		s.info.Err = err
+	case err != nil:
+		return false, err
+	case r.EndMS > v.nowMS:
+		s.info.Owner, s.info.Until = r.Owner, fromMillis(r.EndMS)
 	}
 	rows, err := s.first.Wait(v.ctx)
 	if err != nil {

@@ -204,19 +204,15 @@ func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	v, err := guard.BeatMove.Get(w.tx, key).Wait(w.ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read beat: %w", err)
-	}
-	if v == nil && !begins {
+	b, found, err := waitRow(w.ctx, guard.BeatMove.Get(w.tx, key), "beat", key, rec.UnpackBeat)
+	if w.skipsRow(err) || b.Ended || err == nil && !found && !begins {
 		return 0, nil
 	}
+	if err != nil {
+		return 0, err
+	}
 	dueMS = w.nowMS + config.Lease.Milliseconds()
-	if v != nil {
-		b, err := rec.UnpackBeat(key, v)
-		if w.skipsRow(err) || b.Ended {
-			return 0, nil
-		}
+	if found {
 		w.tx.Clear(keys.beatTimer(b.DueMS, handle))
 		if !tooLate(b.DueMS, w.nowMS, max(p.left(), 0)) { // else the handle's clock was ahead when it moved the beat
 			if dueMS = max(dueMS, b.DueMS); dueMS == b.DueMS && !begins {

@@ -277,16 +277,10 @@ func (c *claimer) reach(l *look) error {
 // head is free. If the hold is not over, endHold clears the timer that led to it, if any: the timer is stale. Both
 // cases add a read conflict on the hold.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, free bool, err error) {
-	v, err := lock.Wait(w.ctx)
-	if err != nil {
-		return nil, false, fmt.Errorf("read hold: %w", err)
-	}
 	key := w.keys.lock(c.lane)
-	var r *rec.Record
-	if v != nil {
-		if r, err = rec.UnpackRecord(key, v); err != nil {
-			return nil, false, err
-		}
+	r, _, err := waitRow(w.ctx, lock, "hold", key, rec.UnpackRecord)
+	if err != nil {
+		return nil, false, err
 	}
 	if r == nil || r.At(w.nowMS).Keeps() {
 		if err = guard.StaleLock.Read(w.tx, kv.SingleKey(key)); err == nil {

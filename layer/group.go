@@ -218,13 +218,9 @@ func extendOwn(w *txn, early map[ownKey]ownClaim, keys []ownKey) (looked int, er
 		if i > 0 && len(keys) > ownAlong && w.crowded() {
 			return i, nil
 		}
-		v, err := locks[i].Wait(w.ctx)
-		if err != nil {
-			return 0, fmt.Errorf("read lock: %w", err)
-		}
-		var r *rec.Record
-		if v != nil {
-			r, err = rec.UnpackRecord(w.keys.lock(key.lane), v)
+		r, err := waitLock(w.ctx, locks[i], w.keys.lock(key.lane))
+		if err != nil && !isCorrupt(err) {
+			return 0, err
 		}
 		h := r.Claim()
 		if err != nil || !hasLease(h) || h.Token != key.token || h.SinceMS != key.sinceMS {

@@ -316,13 +316,9 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 		if i > 0 && w.crowded() {
 			return ended, true, nil
 		}
-		v, err := locks[i].Wait(w.ctx)
-		if err != nil {
-			return 0, false, fmt.Errorf("read lock: %w", err)
-		}
-		var r *rec.Record
-		if v != nil {
-			r, err = rec.UnpackRecord(w.keys.lock(group), v)
+		r, err := waitLock(w.ctx, locks[i], w.keys.lock(group))
+		if err != nil && !isCorrupt(err) {
+			return 0, false, err
 		}
 		c := r.Claim()
 		if err != nil || c == nil || c.Beat != handle {
@@ -628,16 +624,12 @@ func endFar(w *txn, t farTimer) error {
 // beat, or its handle moves it.
 func endFarBeat(w *txn, t farTimer) error {
 	key := w.keys.beat(t.beat)
-	v, err := guard.BeatEnd.Get(w.tx, key).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read beat: %w", err)
+	b, found, err := waitRow(w.ctx, guard.BeatEnd.Get(w.tx, key), "beat", key, rec.UnpackBeat)
+	if err != nil && !isCorrupt(err) {
+		return err
 	}
 	w.tx.Clear(t.key)
-	if v == nil {
-		return nil
-	}
-	b, err := rec.UnpackBeat(key, v)
-	if w.skipsRow(err) || b.DueMS != t.dueMS {
+	if w.skipsRow(err) || !found || b.DueMS != t.dueMS {
 		return nil
 	}
 	b.DueMS = w.nowMS

@@ -246,18 +246,13 @@ func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all
 		}
 	}
 	for _, of := range slices.Sorted(maps.Keys(reads)) {
-		v, err := reads[of].Wait(w.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read lock: %w", err)
-		}
-		if v == nil {
-			continue
-		}
-		r, err := rec.UnpackRecord(w.keys.lock(of), v)
+		r, err := waitLock(w.ctx, reads[of], w.keys.lock(of))
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, heldLane{lane: of, record: r})
+		if r != nil {
+			all = append(all, heldLane{lane: of, record: r})
+		}
 	}
 	if !others {
 		return all, nil

@@ -488,15 +488,11 @@ func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[
 	}
 	records, unreadable = make([]*rec.Record, len(of)), make(map[int]bool)
 	for i, h := range of {
-		value, err := values[i].Wait(v.ctx)
-		if err != nil {
-			return nil, nil, fmt.Errorf("read lock: %w", err)
-		}
-		if value == nil {
-			continue
-		}
-		if records[i], err = rec.UnpackRecord(v.keys.lock(h.group), value); err != nil {
-			records[i], unreadable[i] = nil, true
+		records[i], err = waitLock(v.ctx, values[i], v.keys.lock(h.group))
+		if isCorrupt(err) {
+			unreadable[i] = true
+		} else if err != nil {
+			return nil, nil, err
 		}
 	}
 	seen := beatsSeen{}

@@ -98,25 +98,17 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 // lastRemembered reads the entry of a dedup id (key dedup), both that for the queue and that for the group, because the
 // scope may have been changed. Of two entries the newer counts. found is false if there is none.
 func (v inspection) lastRemembered(group, dedupID string) (last rec.DedupEntry, found bool, err error) {
-	var keys [2][]byte
-	var values [2]kv.Future[[]byte]
-	for i, inGroup := range []bool{false, true} {
-		keys[i] = v.keys.dedupKey(inGroup, group, dedupID)
-		values[i] = v.read.Get(keys[i])
+	var entries []keyRead
+	for _, inGroup := range []bool{false, true} {
+		key := v.keys.dedupKey(inGroup, group, dedupID)
+		entries = append(entries, keyRead{key, v.read.Get(key)})
 	}
-	for i := range values {
-		value, err := values[i].Wait(v.ctx)
-		if err != nil {
-			return last, false, fmt.Errorf("read dedup entry: %w", err)
-		}
-		if value == nil {
-			continue
-		}
-		r, err := rec.UnpackDedupEntry(keys[i], value)
+	for _, entry := range entries {
+		r, is, err := waitRow(v.ctx, entry.read, "dedup entry", entry.key, rec.UnpackDedupEntry)
 		if err != nil {
 			return last, false, err
 		}
-		if !found || r.Clock > last.Clock {
+		if is && (!found || r.Clock > last.Clock) {
 			last, found = r, true
 		}
 	}
@@ -139,28 +131,23 @@ func (f *Found) locate(v inspection) error {
 		}
 		return f.present(v, r, kv.KV{Key: itemKey, Value: value})
 	}
-	if value, err = dead.Wait(v.ctx); err != nil {
-		return fmt.Errorf("read dead letter: %w", err)
-	}
-	if value != nil {
-		d, err := rec.UnpackDeadLetter(deadKey, value)
-		if err == nil {
-			f.Where, f.Reason = WhereDead, d.Reason
-		}
+	d, found, err := waitRow(v.ctx, dead, "dead letter", deadKey, rec.UnpackDeadLetter)
+	if err != nil {
 		return err
 	}
-	if value, err = finished.Wait(v.ctx); err != nil {
-		return fmt.Errorf("read archived item: %w", err)
-	}
-	if value == nil {
-		f.Where = WhereGone
+	if found {
+		f.Where, f.Reason = WhereDead, d.Reason
 		return nil
 	}
-	a, err := rec.UnpackArchived(archiveKey, value)
-	if err == nil {
+	a, found, err := waitRow(v.ctx, finished, "archived item", archiveKey, rec.UnpackArchived)
+	if err != nil {
+		return err
+	}
+	f.Where = WhereGone
+	if found {
 		f.Where, f.Completed = WhereArchived, fromMillis(a.CompletedMS)
 	}
-	return err
+	return nil
 }
 
 // present sets the fields of f for a message that is in its group. row is the item. r is the lock that recordOver has

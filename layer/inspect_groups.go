@@ -472,16 +472,11 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 		}
 	}
 	info.HeadAge = max(0, time.Duration(now-e.EnqueuedMS)*time.Millisecond)
-	if value, err = record.Wait(v.ctx); err != nil {
-		return fmt.Errorf("read attempts: %w", err)
+	a, _, err := waitRow(v.ctx, record, "attempts", v.keys.attempt(info.Head), rec.UnpackAttempt)
+	if err != nil {
+		return err
 	}
-	if value != nil {
-		a, err := rec.UnpackAttempt(v.keys.attempt(info.Head), value)
-		if err != nil {
-			return err
-		}
-		info.Attempts, info.LastError = a.Count, a.LastError
-	}
+	info.Attempts, info.LastError = a.Count, a.LastError
 	info.Depth, err = v.countKeys(v.keys.items(lane), maxDepth)
 	return err
 }

@@ -342,17 +342,13 @@ func (x *explaining) agrees() (bool, error) {
 // means: the item is among the dead letters. CauseGone means: it is not.
 func (x *explaining) absent() error {
 	key := x.keys.dead(x.id)
-	v, err := x.read.Get(key).Wait(x.ctx)
-	if err != nil {
-		return fmt.Errorf("read dead letter: %w", err)
-	}
-	if v == nil {
-		x.add(Reason{Cause: CauseGone})
-		return nil
-	}
-	d, err := rec.UnpackDeadLetter(key, v)
+	d, found, err := waitRow(x.ctx, x.read.Get(key), "dead letter", key, rec.UnpackDeadLetter)
 	if err != nil {
 		return err
+	}
+	if !found {
+		x.add(Reason{Cause: CauseGone})
+		return nil
 	}
 	text := d.Reason
 	if d.LastError != "" {

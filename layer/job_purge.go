@@ -301,15 +301,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 // record cannot be read. With Force, held clears such a lock instead. If a dead handle has the group by its heartbeat,
 // held first ends that claim, see withoutDead.
 func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
-	key := s.keys.lock(r.group)
-	v, err := r.lock.Wait(s.ctx)
-	if err != nil {
-		return nil, false, fmt.Errorf("read lock: %w", err)
-	}
-	if v == nil {
-		return nil, false, nil
-	}
-	held, err = rec.UnpackRecord(key, v)
+	held, err = waitLock(s.ctx, r.lock, s.keys.lock(r.group))
 	if isCorrupt(err) {
 		if !s.p.o.Force {
 			return nil, true, nil
@@ -317,7 +309,7 @@ func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 		s.put(r.group, rec.Unreadable, nil, 0)
 		return nil, false, nil
 	}
-	if err != nil {
+	if err != nil || held == nil {
 		return nil, false, err
 	}
 	held, err = withoutDead(s.txn, guard.PurgeLock, r.group, held)

@@ -152,15 +152,9 @@ func (s *settlement) begin(w *txn) {
 // another token. After an error nothing was written. If the lease has expired and no other claim has taken the group
 // over, the lock still has the token, so the claim is still valid.
 func (s *settlement) apply(w *txn) error {
-	v, err := s.run.lock.Wait(w.ctx)
+	r, err := waitLock(w.ctx, s.run.lock, w.keys.lock(s.lane))
 	if err != nil {
-		return fmt.Errorf("read lock: %w", err)
-	}
-	var r *rec.Record
-	if v != nil {
-		if r, err = rec.UnpackRecord(w.keys.lock(s.lane), v); err != nil {
-			return err
-		}
+		return err
 	}
 	c := r.Claim()
 	if c == nil || c.Token != s.claim.Token || !s.claim.of(w.q) {

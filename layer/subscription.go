@@ -336,21 +336,14 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 			return min(left, s.o.Lease, longestReader(&r), subscribePoll), nil // the holder may end before its lease
 		}
 	}
-	v, err := cursorRead.Wait(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read cursor: %w", err)
-	}
-	if v == nil {
-		s.at, err = s.begin(ctx, tx)
-	} else {
-		var p rec.Cursor
-		p, err = rec.UnpackCursor(cursorKey, v)
-		s.at = p.Position
+	p, found, err := waitRow(ctx, cursorRead, "cursor", cursorKey, rec.UnpackCursor)
+	if err == nil && !found {
+		p.Position, err = s.begin(ctx, tx)
 	}
 	if err != nil {
 		return 0, err
 	}
-	s.stored = s.at
+	s.at, s.stored = p.Position, p.Position
 	tx.Set(cursorKey, (&rec.Cursor{Token: s.token, Position: s.at}).Pack())
 	s.endMS = s.setReader(tx, 0)
 	return 0, nil
@@ -442,18 +435,11 @@ func (s *subscription) release(ctx context.Context) {
 // Footprint: reads the reader with a conflict.
 func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r rec.Reader)) error {
 	key := s.q.keys.reader(s.name)
-	v, err := guard.SubscribeHold.Get(tx, key).Wait(ctx)
-	if err != nil {
-		return fmt.Errorf("read reader: %w", err)
-	}
-	if v == nil {
-		return errNotHolder
-	}
-	r, err := rec.UnpackReader(key, v)
+	r, found, err := waitRow(ctx, guard.SubscribeHold.Get(tx, key), "reader", key, rec.UnpackReader)
 	if err != nil {
 		return err
 	}
-	if r.Token != s.token {
+	if !found || r.Token != s.token {
 		return errNotHolder
 	}
 	write(r)
@@ -727,14 +713,8 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 // readMissed waits for the read of the field missed of meta: the relative key of the last row of changes that was
 // cleared before every subscription had seen the row; nil = there is none.
 func readMissed(ctx context.Context, keys subspace, read kv.Future[[]byte]) ([]byte, error) {
-	v, err := read.Wait(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read what was cleared: %w", err)
-	}
-	if v == nil {
-		return nil, nil
-	}
-	return rec.UnpackKey(keys.meta(metaMissed), v)
+	missed, _, err := waitRow(ctx, read, "what was cleared", keys.meta(metaMissed), rec.UnpackKey)
+	return missed, err
 }
 
 // handle calls the handler for the changes of a page, moves the stored place (the cursor) behind the page, and returns
@@ -803,16 +783,12 @@ func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
 // Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
 func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (at rec.Position, moved bool, err error) {
 	key := s.q.keys.cursor(s.name)
-	v, err := guard.SubscribeMove.Get(tx, key).Wait(ctx)
-	if err != nil {
-		return at, false, fmt.Errorf("read cursor: %w", err)
-	}
-	if v == nil {
-		return at, false, errNotHolder // the subscription was removed
-	}
-	p, err := rec.UnpackCursor(key, v)
+	p, found, err := waitRow(ctx, guard.SubscribeMove.Get(tx, key), "cursor", key, rec.UnpackCursor)
 	if err != nil {
 		return at, false, err
+	}
+	if !found {
+		return at, false, errNotHolder // the subscription was removed
 	}
 	if p.Token != s.token {
 		return at, false, errNotHolder
