@@ -258,10 +258,7 @@ func (c *ownChanges) Attempt() { c.ended, c.made = nil, nil }
 
 // lasts notes a claim that the transaction makes or extends.
 func (c *ownChanges) lasts(key ownKey, as ownClaim) {
-	if c.made == nil {
-		c.made = make(map[ownKey]ownClaim)
-	}
-	c.made[key] = as
+	setIn(&c.made, key, as)
 }
 
 // ends notes a claim that the transaction ends.

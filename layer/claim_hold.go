@@ -143,10 +143,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 // noteRemains notes in remains whether free items of the lane are left. If so, the turn wakes another handle (passOn).
 func (c *claimer) noteRemains(lane string, more bool) {
 	if delete(c.remains, lane); more {
-		if c.remains == nil {
-			c.remains = make(map[string]bool)
-		}
-		c.remains[lane] = true
+		setIn(&c.remains, lane, true)
 	}
 }
 
@@ -375,10 +372,7 @@ func (c *claimer) accept() error {
 		}
 		c.met[p.lane] = false
 		c.looks = append(c.looks, c.read(candidate{key: row.Key, lane: p.lane, grant: token}, limit))
-		if c.wakes.grants == nil {
-			c.wakes.grants = make(map[string]bool)
-		}
-		c.wakes.grants[string(row.Key)] = true
+		setIn(&c.wakes.grants, string(row.Key), true)
 	}
 	return nil
 }
@@ -512,10 +506,7 @@ func checkReceiveID(id string) error {
 func (c *claimer) readRepeats() {
 	for _, r := range c.owed {
 		if id := r.o.ReceiveID; id != "" && c.repeats[id] == nil {
-			if c.repeats == nil {
-				c.repeats = make(map[string]kv.Future[[]byte])
-			}
-			c.repeats[id] = guard.Repeat.Get(c.tx, c.keys.repeat(id))
+			setIn(&c.repeats, id, guard.Repeat.Get(c.tx, c.keys.repeat(id)))
 		}
 	}
 }

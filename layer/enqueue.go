@@ -700,10 +700,7 @@ func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 			a.hint(id.Index, lane, 0)
 		case a.keys.plan.DeliversAny(lane) && delay.due(env) <= a.nowMS:
 			// The free lane of an unordered queue: the item can be received at once, so finish wakes a receive for it.
-			if a.noted.behind == nil {
-				a.noted.behind = make(map[string]bool)
-			}
-			a.noted.behind[lane] = true
+			setIn(&a.noted.behind, lane, true)
 		}
 	}
 	return nil

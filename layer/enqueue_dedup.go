@@ -84,10 +84,7 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 			}
 			key := string(dedupKeyOf(w, e, i, id, c))
 			if met[key] == nil {
-				if met == nil {
-					met = make(map[string]*meeting)
-				}
-				met[key] = &meeting{stored: guard.Dedup.Get(w.tx, []byte(key))}
+				setIn(&met, key, &meeting{stored: guard.Dedup.Get(w.tx, []byte(key))})
 				order = append(order, key)
 			}
 		}

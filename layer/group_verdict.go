@@ -784,10 +784,7 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	}
 	early, err := isEarly(w, c)
 	if early {
-		if w.suspects.early == nil {
-			w.suspects.early = make(map[string]bool)
-		}
-		w.suspects.early[group] = true
+		setIn(&w.suspects.early, group, true)
 	}
 	if err != nil || !early && (r.Proven() || w.suspects.countExpired) {
 		return &f, err

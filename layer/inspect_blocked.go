@@ -468,10 +468,7 @@ func (b *blockedLook) holds() error {
 			h := b.held[i]
 			h.group = lanes.GroupOf(h.group)
 			b.find(CauseGroupHeld, h)
-			if b.since == nil {
-				b.since = make(map[heldClaim]time.Time)
-			}
-			b.since[heldClaim{h.group, c.Token}] = fromMillis(since)
+			setIn(&b.since, heldClaim{h.group, c.Token}, fromMillis(since))
 		}
 	}
 	return err

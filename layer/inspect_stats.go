@@ -374,10 +374,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 			c.passTimer(p.index) // counted by its hint, or by the hold that ends first
 			return false
 		}
-		if c.inTurn == nil {
-			c.inTurn = make(map[string]bool)
-		}
-		c.inTurn[p.group] = true
+		setIn(&c.inTurn, p.group, true)
 	}
 	if c.isVoid(p.group, kind, p.index) {
 		c.passTimer(p.index)

@@ -101,10 +101,7 @@ func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) 
 // leftReady notes a lane that this transaction, or an earlier one, has left ready, so that finish wakes a handle that
 // waits for the lane. It starts reading the requests, and writes nothing.
 func (w *txn) leftReady(lane string) {
-	if w.noted.ready == nil {
-		w.noted.ready = make(map[string]bool)
-	}
-	w.noted.ready[lane] = true
+	setIn(&w.noted.ready, lane, true)
 	w.readRequests()
 }
 

@@ -535,10 +535,7 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 	for _, wanted := range wants {
 		w.tx.Clear(w.q.wanted(wanted, known[wanted]))
 		w.did.cleared = true
-		if outcome.wants == nil {
-			outcome.wants = make(map[want]int64)
-		}
-		outcome.wants[wanted] = 0
+		setIn(&outcome.wants, wanted, 0)
 	}
 }
 

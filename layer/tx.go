@@ -291,10 +291,15 @@ func (w *txn) clear(key []byte) {
 // ended notes that this transaction ends the claim of a lane. A search that has read a timer of the lane before must
 // not use that timer.
 func (w *txn) ended(lane string) {
-	if w.noted.settled == nil {
-		w.noted.settled = make(map[string]bool)
+	setIn(&w.noted.settled, lane, true)
+}
+
+// setIn sets m[key] = value, and first makes the map if it is nil. Most maps of a transaction are never made.
+func setIn[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = make(map[K]V)
 	}
-	w.noted.settled[lane] = true
+	(*m)[key] = value
 }
 
 // wakeProbe is how many requests a transaction reads to find one whose handle lives and wants groups.
@@ -306,10 +311,7 @@ func (w *txn) touch(random uuid.UUID) {
 	if w.wakes.touched[random] {
 		return
 	}
-	if w.wakes.touched == nil {
-		w.wakes.touched = make(map[uuid.UUID]bool)
-	}
-	w.wakes.touched[random] = true
+	setIn(&w.wakes.touched, random, true)
 	w.tx.Atomic(kv.Add, w.keys.wake(random), rec.PackCount(1))
 }
 

@@ -209,10 +209,7 @@ func (w *txn) unlock(lane string) {
 	if !w.keys.plan.KeepsHints() {
 		return
 	}
-	if w.noted.unlocked == nil {
-		w.noted.unlocked = make(map[string]bool)
-	}
-	w.noted.unlocked[lane] = true
+	setIn(&w.noted.unlocked, lane, true)
 	w.readRequests()
 	w.readKept(lane)
 }
