@@ -218,12 +218,12 @@ func extendOwn(w *txn, early map[ownKey]ownClaim, keys []ownKey) (looked int, er
 		if i > 0 && len(keys) > ownAlong && w.crowded() {
 			return i, nil
 		}
-		r, err := waitLock(w.ctx, locks[i], w.keys.lock(key.lane))
+		r, err := w.waitLock(key.lane, locks[i])
 		if err != nil && !isCorrupt(err) {
 			return 0, err
 		}
 		h := r.Claim()
-		if err != nil || !hasLease(h) || h.Token != key.token || h.SinceMS != key.sinceMS {
+		if !hasLease(h) || h.Token != key.token || h.SinceMS != key.sinceMS {
 			continue
 		}
 		known := early[key]

@@ -316,12 +316,12 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 		if i > 0 && w.crowded() {
 			return ended, true, nil
 		}
-		r, err := waitLock(w.ctx, locks[i], w.keys.lock(group))
+		r, err := w.waitLock(group, locks[i])
 		if err != nil && !isCorrupt(err) {
 			return 0, false, err
 		}
 		c := r.Claim()
-		if err != nil || c == nil || c.Beat != handle {
+		if c == nil || c.Beat != handle {
 			w.tx.Clear(rows[i].Key) // a lock that cannot be read is left to an operator, like every such lock
 			continue
 		}

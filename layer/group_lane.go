@@ -246,7 +246,7 @@ func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all
 		}
 	}
 	for _, of := range slices.Sorted(maps.Keys(reads)) {
-		r, err := waitLock(w.ctx, reads[of], w.keys.lock(of))
+		r, err := w.waitLock(of, reads[of])
 		if err != nil {
 			return nil, err
 		}

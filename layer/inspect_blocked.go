@@ -485,8 +485,7 @@ func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[
 	}
 	records, unreadable = make([]*rec.Record, len(of)), make(map[int]bool)
 	for i, h := range of {
-		records[i], err = waitLock(v.ctx, values[i], v.keys.lock(h.group))
-		if isCorrupt(err) {
+		if records[i], err = v.waitLock(h.group, values[i]); isCorrupt(err) {
 			unreadable[i] = true
 		} else if err != nil {
 			return nil, nil, err

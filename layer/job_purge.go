@@ -301,7 +301,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 // record cannot be read. With Force, held clears such a lock instead. If a dead handle has the group by its heartbeat,
 // held first ends that claim, see withoutDead.
 func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
-	held, err = waitLock(s.ctx, r.lock, s.keys.lock(r.group))
+	held, err = s.waitLock(r.group, r.lock)
 	if isCorrupt(err) {
 		if !s.p.o.Force {
 			return nil, true, nil

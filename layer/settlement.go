@@ -152,7 +152,7 @@ func (s *settlement) begin(w *txn) {
 // another token. After an error nothing was written. If the lease has expired and no other claim has taken the group
 // over, the lock still has the token, so the claim is still valid.
 func (s *settlement) apply(w *txn) error {
-	r, err := waitLock(w.ctx, s.run.lock, w.keys.lock(s.lane))
+	r, err := w.waitLock(s.lane, s.run.lock)
 	if err != nil {
 		return err
 	}

@@ -118,13 +118,12 @@ func waitRow[T any](
 // readLock returns the record of a lane: the value of its lock, or of its hold if the lane is a single item. nil =
 // there is no record, so nothing holds or stops the lane.
 func (v *view) readLock(lane string) (*rec.Record, error) {
-	key := v.keys.lock(lane)
-	return waitLock(v.ctx, v.read.Get(key), key)
+	return v.waitLock(lane, v.read.Get(v.keys.lock(lane)))
 }
 
-// waitLock waits for the read of a lane's record, which has the given key; nil = there is no record.
-func waitLock(ctx context.Context, read kv.Future[[]byte], key []byte) (*rec.Record, error) {
-	r, _, err := waitRow(ctx, read, "lock", key, rec.UnpackRecord)
+// waitLock is readLock for a read of the lock that has begun.
+func (v *view) waitLock(lane string, read kv.Future[[]byte]) (*rec.Record, error) {
+	r, _, err := waitRow(v.ctx, read, "lock", v.keys.lock(lane), rec.UnpackRecord)
 	return r, err
 }
 
@@ -409,7 +408,7 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 // intersecting one, see pass.
 func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []heldLane, err error) {
 	if l.over == nil {
-		own, err = waitLock(v.ctx, l.lock, l.key)
+		own, err = v.waitLock(lane, l.lock)
 		return own, nil, err
 	}
 	for _, read := range l.over {
