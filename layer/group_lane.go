@@ -234,19 +234,18 @@ func strayFacets(v *view, id ID, most int64) (string, error) {
 // looks at all locks of the group for a claim that has the item. With too many locks the error is a *LimitError.
 func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all []heldLane, err error) {
 	over, others := w.keys.lanesOver(id, facets)
-	reads := make(map[string]kv.Future[[]byte], len(over))
-	for _, of := range over {
-		if of != lane {
-			reads[of] = g.Get(w.tx, w.keys.lock(of))
-		}
+	over = slices.DeleteFunc(over, func(of string) bool { return of == lane })
+	reads := make([]kv.Future[[]byte], len(over))
+	for i, of := range over {
+		reads[i] = g.Get(w.tx, w.keys.lock(of))
 	}
-	if len(reads) > 0 || others {
+	if len(over) > 0 || others {
 		if err := g.Read(w.tx, w.keys.locks(id.Group)); err != nil {
 			return nil, err
 		}
 	}
-	for _, of := range slices.Sorted(maps.Keys(reads)) {
-		r, err := w.waitLock(of, reads[of])
+	for i, of := range over {
+		r, err := w.waitLock(of, reads[i])
 		if err != nil {
 			return nil, err
 		}
@@ -258,7 +257,9 @@ func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all
 		return all, nil
 	}
 	claims, err := claimsWith(&w.view, id.Group, []ID{id})
-	claims = slices.DeleteFunc(claims, func(held heldLane) bool { return slices.Contains(over, held.lane) })
+	claims = slices.DeleteFunc(claims, func(held heldLane) bool {
+		return held.lane == lane || slices.Contains(over, held.lane)
+	})
 	return append(all, claims...), err
 }
 
