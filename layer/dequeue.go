@@ -948,7 +948,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 		return nil, err
 	}
 	if f.verdict == verdictJoins {
-		group, _, _ := joinedFrom(f.group())
+		group, _ := joinedFrom(f.group())
 		c.changed(group)
 	}
 	switch {

@@ -146,7 +146,7 @@ func (w *txn) assessHead(f *found) (err error) {
 	if f.untilMS = max(head.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
 		f.verdict = verdictEarly
 	} else if head.envelope.Joins { // checked before joinedFrom, which would cost every claim too much
-		if _, _, waits := joinedFrom(f.group()); waits {
+		if _, waits := joinedFrom(f.group()); waits {
 			f.verdict = verdictJoins
 		}
 	}

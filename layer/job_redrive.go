@@ -602,7 +602,7 @@ func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 // groupOfLetter returns the group to whose tail a letter goes. For a message that failed while it waited to join its
 // group (see Message.JoinWhenDue), that is the group to join. Otherwise the letter's own group.
 func groupOfLetter(row *deadRow) string {
-	group, _, waits := joinedFrom(row.letter.ID.Group)
+	group, waits := joinedFrom(row.letter.ID.Group)
 	if !waits {
 		return row.letter.ID.Group
 	}

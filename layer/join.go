@@ -29,7 +29,7 @@ const joinProbe = 20
 // Footprint: reads at snapshot. A message that comes to an earlier waiting group at the same time was due before its
 // enqueue has ended.
 func join(w *txn, f *found) (behind *candidate, err error) {
-	group, _, _ := joinedFrom(f.group())
+	group, _ := joinedFrom(f.group())
 	first := w.keys.items(group + joinMark)
 	earlier := kv.KeyRange{Begin: first.End, End: w.keys.items(f.group()).Begin}
 	for probes := 0; probes < joinProbe; {
@@ -121,7 +121,7 @@ func lookAt(w *txn, c candidate, most int) (*found, error) {
 //
 // Footprint: a read conflict on the lock of the waiting group, and a write conflict on it; else that of an enqueue.
 func moveToTail(w *txn, f *found) (behind *candidate, err error) {
-	group, _, _ := joinedFrom(f.group())
+	group, _ := joinedFrom(f.group())
 	config, err := w.config()
 	if err != nil {
 		return nil, err

@@ -83,15 +83,15 @@ func waitingGroup(group string, dueMS int64) string {
 	return group + fromMillis(dueMS).UTC().Format(joinTime)
 }
 
-// joinedFrom takes the name of a waiting group apart: it returns the group that the messages join, and when. ok is
-// false if the name is not that of a waiting group.
-func joinedFrom(waiting string) (group string, dueMS int64, ok bool) {
+// joinedFrom returns the group that the messages of a waiting group join. ok is false if the name is not that of a
+// waiting group.
+func joinedFrom(waiting string) (group string, ok bool) {
 	n := len(waiting) - len(joinTime)
 	if n < 0 {
-		return "", 0, false
+		return "", false
 	}
-	due, err := time.Parse(joinTime, waiting[n:])
-	return waiting[:n], due.UnixMilli(), err == nil
+	_, err := time.Parse(joinTime, waiting[n:])
+	return waiting[:n], err == nil
 }
 
 // checkJoin returns ErrOptions for a message with JoinWhenDue and options that do not go with it, and a *LimitError if
