@@ -269,8 +269,8 @@ type Change struct {
 	facets, was string // Facets and Was, packed
 }
 
-// readChanges reads a row of changes. ms is the time of its transaction.
-func readChanges(key, value []byte) (ms int64, all []Change, err error) {
+// readChanges reads a row of changes.
+func readChanges(key, value []byte) (all []Change, err error) {
 	ms, stored, err := rec.UnpackChanges(key, value)
 	for _, c := range stored {
 		all = append(all, Change{
@@ -278,7 +278,7 @@ func readChanges(key, value []byte) (ms int64, all []Change, err error) {
 			At: fromMillis(ms), facets: c.Facets, was: c.Was,
 		})
 	}
-	return ms, all, err
+	return all, err
 }
 
 // leaseOf returns the lease of the holder of a subscription; 0 = not known. r is the value of the reader key.
