@@ -155,7 +155,7 @@ func pauseGroup(
 		var r *rec.Record
 		var from []byte
 		if before == nil {
-			_, r, err = w.mark(group, now)
+			r, err = w.mark(group, now)
 		} else if r, err = w.guarded(guard.MarkGroup).readLock(group); err == nil {
 			from, err = before.next, stillMarked(r.Mark(), before.mark)
 		}

@@ -20,19 +20,19 @@ import (
 // A mark on an empty group stays too. An enqueue into the group writes its hint as usual. The hint is stale while the
 // mark is there, and may be cleared. So the transaction that removes the mark looks for the head and sets the hint.
 
-// mark marks a group. It returns the mark which the group bore before, or nil, and the new record of the group's lock.
-// A group which is marked already stays unchanged, but a halt replaces a pause: the failed item needs to be looked at
-// before the group continues.
+// mark marks a group, and returns the new record of the group's lock. A group which is marked already stays unchanged,
+// but a halt replaces a pause: the failed item needs to be looked at before the group continues.
 //
 // Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding which gives way.
 // Hints stay. They are stale while the mark is there, and cleared when met.
-func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err error) {
-	r, err = w.guarded(guard.MarkGroup).readLock(group)
+func (w *txn) mark(group string, m rec.Mark) (*rec.Record, error) {
+	r, err := w.guarded(guard.MarkGroup).readLock(group)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if old = r.Mark(); old != nil && (old.Kind == m.Kind || old.Kind == rec.MarkHalt) {
-		return old, r, nil
+	old := r.Mark()
+	if old != nil && (old.Kind == m.Kind || old.Kind == rec.MarkHalt) {
+		return r, nil
 	}
 	w.countMark(old, -1)
 	w.countMark(&m, 1)
@@ -41,7 +41,7 @@ func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err 
 		delete(w.noted.ready, group)
 	}
 	w.put(group, r, next, 0)
-	return old, next, nil
+	return next, nil
 }
 
 // unmark removes the mark of a group and returns the mark, or nil if there is none. allow sees the mark first, and an

@@ -85,7 +85,7 @@ func (s *markSteps) within(fn func(w *txn) error) func(tx kv.Tx) error {
 
 func (s *markSteps) marking(group string, kind rec.MarkKind) func(tx kv.Tx) error {
 	return s.within(func(w *txn) error {
-		_, _, err := w.mark(group, rec.Mark{Kind: kind, By: "op", Reason: "why", SinceMS: w.nowMS})
+		_, err := w.mark(group, rec.Mark{Kind: kind, By: "op", Reason: "why", SinceMS: w.nowMS})
 		return err
 	})
 }
