@@ -58,16 +58,16 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	}
 	id, _ := holdOf(all[0].lane)
 	_, where := lanes.Split(f.lane)
-	if f.rows.len() > 0 && f.rows.id(0) == id {
-		f.others = append(f.others, all[0])
-	}
 	for i := range f.rows.len() {
-		if f.rows.id(i) == id {
-			if f.rows = f.rows.first(max(i, 1)); i > 0 {
-				f.behind, f.behindOver = &id, v.keys.plan.ClaimsItems(where) && !all[0].record.At(v.nowMS).Keeps()
-			}
-			break
+		if f.rows.id(i) != id {
+			continue
 		}
+		if f.rows = f.rows.first(max(i, 1)); i == 0 {
+			f.others = append(f.others, all[0])
+		} else {
+			f.behind, f.behindOver = &id, v.keys.plan.ClaimsItems(where) && !all[0].record.At(v.nowMS).Keeps()
+		}
+		break
 	}
 	return nil
 }
@@ -122,9 +122,6 @@ func (w *txn) noteTurn(group, lane string, ends bool) {
 
 // leadBackAll makes the groups findable of which this transaction has ended holds: leadBack for each. finish calls it.
 func (w *txn) leadBackAll() error {
-	if len(w.holds.let) == 0 {
-		return nil
-	}
 	for _, group := range slices.Sorted(maps.Keys(w.holds.let)) {
 		if _, _, err := w.leadBack(group, false); err != nil {
 			return err
