@@ -101,31 +101,20 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 		}
 		s.wants[k] = true
 	}
-	if o.Kinds != nil && len(o.Kinds) == 0 {
-		return nil, fmt.Errorf(
-			"%w: an empty list of kinds: name some, or leave Kinds nil for all", ErrOptions,
-		)
-	}
 	if o.Kinds == nil {
 		for k := range s.wants {
 			s.wants[k] = true
 		}
 	}
-	for _, limit := range []struct {
-		what      string
-		value     *int
-		otherwise int
-		max       int
-	}{{"max", &s.o.Max, defaultChanges, MaxBatch}, {"parallel", &s.o.Parallel, 1, maxParallel}} {
-		if *limit.value == 0 {
-			*limit.value = limit.otherwise
-		}
-		if *limit.value < 1 || *limit.value > limit.max {
-			return nil, &LimitError{What: limit.what, Got: int64(*limit.value), Min: 1, Max: int64(limit.max)}
-		}
-	}
-	if s.o.Lease == 0 {
-		s.o.Lease = defaultLease
+	s.o.Max, s.o.Parallel = cmp.Or(o.Max, defaultChanges), cmp.Or(o.Parallel, 1)
+	s.o.Lease = cmp.Or(o.Lease, defaultLease)
+	switch {
+	case o.Kinds != nil && len(o.Kinds) == 0:
+		return nil, fmt.Errorf("%w: an empty list of kinds: name some, or leave Kinds nil for all", ErrOptions)
+	case s.o.Max < 1 || s.o.Max > MaxBatch:
+		return nil, &LimitError{What: "max", Got: int64(s.o.Max), Min: 1, Max: MaxBatch}
+	case s.o.Parallel < 1 || s.o.Parallel > maxParallel:
+		return nil, &LimitError{What: "parallel", Got: int64(s.o.Parallel), Min: 1, Max: maxParallel}
 	}
 	if err := checkLease(s.o.Lease); err != nil {
 		return nil, err
@@ -204,15 +193,10 @@ func (s *subscription) report(err error) {
 		failed := shield.Try("SubscribeOptions.OnError", func() { s.o.OnError(err) })
 		callback.Report("subscription: OnError has failed", failed, "queue", s.q.name, "subscription", s.name)
 	default:
-		s.log(err)
+		callback.Default(func(log *slog.Logger) {
+			log.Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
+		})
 	}
-}
-
-// log writes an error to slog.Default.
-func (s *subscription) log(err error) {
-	callback.Default(func(log *slog.Logger) {
-		log.Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
-	})
 }
 
 // pause waits for d, or for the end of ctx. It returns ErrClosed as soon as the handle is closed; otherwise nil.
@@ -529,11 +513,10 @@ func (s *subscription) step(ctx context.Context) error {
 		s.at, s.stored, s.fails, s.width = at, at, 0, min(2*s.width, s.o.Max)
 		return nil
 	}
-	var failed *ChangeError
-	switch {
-	case !errors.As(err, &failed):
+	if _, failed := errors.AsType[*ChangeError](err); !failed {
 		return err
-	case ctx.Err() != nil:
+	}
+	if ctx.Err() != nil {
 		return context.Cause(ctx) // the handler's error may wrap one that would end the subscription
 	}
 	s.report(err)
@@ -661,10 +644,7 @@ func (t Template) matches(facets map[string]string) bool {
 // checkWhere returns the error for a template that a subscription cannot have: *TemplateError if it names no facet, or
 // if each group of the queue is one lane; *ValueError for a name that is no facet; that of checkFacetValue for a value.
 func (s subspace) checkWhere(t Template) error {
-	switch {
-	case s.plan.IsPlain() && t != nil:
-		return &TemplateError{Template: t}
-	case t != nil && len(t) == 0: // else it would agree with every item
+	if t != nil && (len(t) == 0 || s.plan.IsPlain()) { // an empty template would agree with every item
 		return &TemplateError{Template: t, Views: s.plan.Views()}
 	}
 	facets := s.plan.Facets()
