@@ -150,7 +150,7 @@ func (a *advancing) write(w *txn, s *settlement) {
 // conclude writes the advanced items, and puts them into the lanes which they join: see rewrite. It runs when all
 // claims that are settled together have been written. So readLaneEnds finds a lane empty if one of these claims has
 // emptied it, and the advanced item brings the lane's hint.
-func (a *advancing) conclude(w *txn, _ *settlement) error {
+func (a *advancing) conclude(w *txn) error {
 	if a == nil || len(a.changed) == 0 {
 		return nil
 	}

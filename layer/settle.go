@@ -516,7 +516,7 @@ func (s *settlement) size() int {
 	return len(s.claim.Items)
 }
 
-// settleTx checks the claim, and takes the settlement through its steps (begin, apply, finish, conclude) in the
+// settleTx checks the claim, and takes the settlement through its steps (begin, apply, finish, advancing.conclude) in the
 // caller's transaction. SettleTx lists the keys.
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(q); err != nil {
@@ -530,7 +530,7 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 		if err := s.finish(w); err != nil {
 			return err
 		}
-		return s.conclude(w)
+		return s.advance.conclude(w)
 	}))
 }
 

@@ -114,5 +114,3 @@ func (a *archiving) write(w *txn, s *settlement) {
 		w.archive(a.place, s.claim.Group, s.run.acked, a.values)
 	}
 }
-
-func (*archiving) conclude(*txn, *settlement) error { return nil }

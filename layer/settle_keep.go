@@ -82,10 +82,6 @@ type stateChange struct {
 	alone bool   // all items stay in the claim
 }
 
-func (*stateChange) begin(*txn, *settlement)          {}
-func (*stateChange) check(*txn, *settlement) error    { return nil }
-func (*stateChange) conclude(*txn, *settlement) error { return nil }
-
 // write sets the key state of the group, or clears it. Without a change of the state it does nothing.
 func (c *stateChange) write(w *txn, s *settlement) {
 	if c != nil {

@@ -14,8 +14,9 @@ import (
 )
 
 // settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt of the
-// transaction runs the steps begin, apply, finish and conclude. A transaction with several settlements runs one step of
-// all of them, then the next step of all. So their reads overlap. To ack an item is to finish it.
+// transaction runs the steps begin, apply and finish, and last advancing.conclude. A transaction with several
+// settlements runs one step of all of them, then the next step of all. So their reads overlap. To ack an item is to
+// finish it.
 //
 // The claim may be of a whole group, of a lane of the group (the items that agree with a template), or of a single item
 // (a hold). Each of them has a lock: lane is its name, see package lanes. The comments say "group" for all three.
@@ -57,23 +58,13 @@ type settlementResult struct {
 	waits       time.Duration // of a nack: how long the group waits
 }
 
-// part is something that a settlement may do in addition to its ack. Example: the acked items go into the archive. A
-// new part is a file of its own and an element of settlement.parts. A settlement without the part has an empty value
-// there: then the methods of the part must do nothing.
-type part interface {
-	// begin removes the results of the attempt before, and starts reads together with the read of the lock.
-	begin(w *txn, s *settlement)
-	// check reads, and may refuse the settlement. It runs after the check of the token, and must write nothing.
-	check(w *txn, s *settlement) error
-	// write writes, after the removal of the acked items.
-	write(w *txn, s *settlement)
-	// conclude reads and writes. It runs after finish has run for all claims that are settled together.
-	conclude(w *txn, s *settlement) error
-}
-
-// parts returns the parts in the order in which they run. An advance is the first, because it takes the advanced items
-// out of the acked.
-func (s *settlement) parts() [3]part { return [...]part{s.advance, &s.archive, s.state} }
+// A part of a settlement is something that it may do in addition to its ack. Example: the acked items go into the
+// archive. A part has a file of its own and up to four methods, which do nothing if the settlement is without the part:
+//
+//   - begin removes the results of the attempt before, and starts reads together with the read of the lock.
+//   - check reads, and may refuse the settlement. It runs after the check of the token, and must write nothing.
+//   - write writes, after the removal of the acked items.
+//   - conclude reads and writes. It runs after finish has run for all claims that are settled together.
 
 // keeps reports whether the settlement changes no item: it is an extend, or only changes the state.
 func (s *settlement) keeps() bool { return s.extend != nil || s.state != nil && s.state.alone }
@@ -137,9 +128,8 @@ func (s *settlement) lost(q *Queue, r *rec.Record) error {
 // ledBy. begin forgets the results of an earlier attempt.
 func (s *settlement) begin(w *txn) {
 	s.run = settling{lock: guard.SettleLock.Get(w.tx, w.keys.lock(s.lane))}
-	for _, p := range s.parts() {
-		p.begin(w, s)
-	}
+	s.advance.begin(w, s)
+	s.archive.begin(w, s)
 	if n := len(s.claim.Items); n > 0 && s.all && s.advance == nil && !lanes.IsHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.keys.items(s.lane).Begin)
 		behind.Offset += n
@@ -188,10 +178,11 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 			return err
 		}
 	}
-	for _, p := range s.parts() {
-		if err := p.check(w, s); err != nil {
-			return err
-		}
+	if err := s.advance.check(w, s); err != nil { // the first, because it takes the advanced items out of the acked
+		return err
+	}
+	if err := s.archive.check(w, s); err != nil {
+		return err
 	}
 	if run.leads, err = s.ledBy(w); err != nil {
 		return err
@@ -203,9 +194,9 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	w.count(countAcked, len(run.acked))
 	w.changeAll(ChangeFinished, group, run.acked)
 	w.count(countReturned, -len(run.acked)) // put counts every item that leaves the claim as returned, also the acked
-	for _, p := range s.parts() {
-		p.write(w, s)
-	}
+	s.advance.write(w, s)
+	s.archive.write(w, s)
+	s.state.write(w, s)
 	if stays > 0 {
 		w.put(s.lane, run.held, run.held.WithItems(run.left[:stays], c.EndMS), 0)
 		return nil
@@ -304,14 +295,4 @@ func (s *settlement) leave(w *txn, next kv.Future[[]byte]) error {
 // process does not know.
 func leadsSuspects(s *settlement) bool {
 	return s.run.held.LeadsSuspects() || s.claim.failed || s.claim.ends.IsZero()
-}
-
-// conclude runs the last step of the parts. Only an advance has one: see advancing.conclude.
-func (s *settlement) conclude(w *txn) error {
-	for _, p := range s.parts() {
-		if err := p.conclude(w, s); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -175,7 +175,7 @@ func (w *txn) settle(os []*operation) error {
 		if o.settleErr != nil {
 			continue
 		}
-		if err := o.settle.conclude(w); err != nil {
+		if err := o.settle.advance.conclude(w); err != nil {
 			return err
 		}
 	}
