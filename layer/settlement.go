@@ -206,10 +206,11 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 		run.tried = readRecords(&w.view, idOf(run.left[0], group))
 		return nil
 	}
-	if !w.end(s.lane, run.held, run.held.Mark()) || lanes.IsHold(s.lane) {
-		return nil // an acked hold has no next item; put has noted the group if it needs a hint now
+	// An acked hold has no next item; put has noted the group if it needs a hint now.
+	if w.end(s.lane, run.held, run.held.Mark()) && !lanes.IsHold(s.lane) {
+		s.readNext(w)
 	}
-	return s.readNext(w)
+	return nil
 }
 
 // ledBy reports whether all items of the claim are acked, and are the first n items of the group. This holds if ahead,
@@ -255,17 +256,12 @@ func (s *settlement) remove(w *txn, all []rec.Item) error {
 
 // readNext starts reading the key of the group's first item after the acked ones. If these were the first of the group,
 // ahead is this key, and no read is needed.
-func (s *settlement) readNext(w *txn) error {
+func (s *settlement) readNext(w *txn) {
 	if s.run.leads {
-		k, err := s.run.ahead.Wait(w.ctx)
-		if err != nil {
-			return fmt.Errorf("read head: %w", err)
-		}
-		s.run.next = kv.Done(k, nil)
-		return nil
+		s.run.next = s.run.ahead
+	} else {
+		s.run.next = w.head(s.lane)
 	}
-	s.run.next = w.head(s.lane)
-	return nil
 }
 
 // finish does the writes that depend on reads that apply has started: leave, if the claim has ended without a nack, or
