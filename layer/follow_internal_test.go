@@ -249,6 +249,6 @@ func TestNoRateHasNoBound(t *testing.T) {
 func TestExtendedClaimStaysUnknown(t *testing.T) {
 	c := &Claim{Group: "A"}
 	require.True(t, leadsSuspects(&settlement{claim: c}))
-	c.extended(&settlementResult{until: time.Now(), ends: time.Now()})
+	c.extended(&settlementResult{Settled{Until: time.Now()}, time.Now()})
 	require.True(t, leadsSuspects(&settlement{claim: c}))
 }

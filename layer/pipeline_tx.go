@@ -284,7 +284,7 @@ func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Cla
 		s := &settlement{claim: c, extend: &extension{lease: r.o.Lease, proves: true}}
 		switch err := q.submit(ctx, &operation{settle: s}); {
 		case err == nil:
-			c.Until, c.ends = s.run.result.until, s.run.result.ends
+			c.Until, c.ends = s.run.result.Until, s.run.result.ends
 			known = append(known, c)
 		case errors.Is(err, ErrClosed): // a claim that is not proven counts nothing
 			known = append(known, c)

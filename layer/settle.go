@@ -300,8 +300,7 @@ func (s *Settlement) change(change func(id ID, m *Message) error) func(id ID) fu
 // tell copies the results of the settlement that has run into the caller's Result.
 func (s *Settlement) tell(done *settlement) {
 	if s.Result != nil {
-		r := &done.run.result
-		*s.Result = Settled{Follows: r.follows, Waits: r.waits, Until: r.until}
+		*s.Result = done.run.result.Settled
 	}
 }
 
@@ -418,7 +417,7 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 		return time.Time{}, wrap("extend", err)
 	}
 	c.extended(&s.run.result)
-	return s.run.result.until, nil
+	return s.run.result.Until, nil
 }
 
 // ExtendTx extends in the caller's transaction, as SettleTx settles, and returns the new end. The Claim is not changed.
@@ -429,7 +428,7 @@ func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Dur
 		return time.Time{}, wrap("extend", err)
 	}
 	err = q.settleTx(ctx, tx, s)
-	return s.run.result.until, wrap("extend", err)
+	return s.run.result.Until, wrap("extend", err)
 }
 
 // settleAlone settles one claim through the pipeline, without a receive. The pipeline is the queue of the handle's
@@ -484,7 +483,7 @@ func (q *Queue) observeSettlement(
 	}
 	return ctx, func(err error) error {
 		if err == nil {
-			w.Items, w.Follows = s.size(), s.run.result.follows
+			w.Items, w.Follows = s.size(), s.run.result.Follows
 		}
 		return w.end(ctx, err)
 	}

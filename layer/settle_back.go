@@ -91,7 +91,6 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 		return err
 	}
 	m := run.held.Mark()
-	run.result = settlementResult{}
 	if !b.o.Release {
 		if b.why == "" && record.Suspect() {
 			record.LastError = rec.Cut("failed; before, " + record.LastError) // the failed call had no error text
@@ -102,7 +101,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 		if err != nil {
 			return err
 		}
-		if run.result.follows = f.follows(); f.endsItem() {
+		if run.result.Follows = f.follows(); f.endsItem() {
 			return deadLetterItem(w, s, &f)
 		}
 		if m, err = f.carryOut(w, m, ID{}); err != nil {
@@ -117,7 +116,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	if err != nil {
 		return err
 	}
-	run.result.waits = wait
+	run.result.Waits = wait
 	if ms := wait.Milliseconds(); ms > 0 {
 		if b.o.Release { // no failure has stored when the delay began, and delayIsWrong needs the time
 			record.LastMS = w.nowMS

@@ -17,7 +17,7 @@ func (c *Claim) extended(r *settlementResult) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
 	c.failed = c.failed || c.ends.IsZero() // what is behind a rebuilt claim stays unknown
-	c.Until, c.ends, c.beat, c.pulse = r.until, r.ends, uuid.Nil, nil
+	c.Until, c.ends, c.beat, c.pulse = r.Until, r.ends, uuid.Nil, nil
 }
 
 // newExtension returns the settlement that makes a claim last for lease from now on; 0 = the queue's lease. It returns
@@ -67,7 +67,7 @@ func (e *extension) carryOut(w *txn, s *settlement) error {
 		next = next.Prove()
 	}
 	w.put(s.lane, s.run.held, next, c.FirstIndex())
-	s.run.result = settlementResult{until: fromMillis(end), ends: byMonotonic(&w.view, end)}
+	s.run.result = settlementResult{Settled{Until: fromMillis(end)}, byMonotonic(&w.view, end)}
 	return nil
 }
 

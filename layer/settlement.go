@@ -53,9 +53,8 @@ type settling struct {
 
 // settlementResult is what the caller learns of a settlement.
 type settlementResult struct {
-	until, ends time.Time     // of an extend: the new end by the wall clock, and by the monotonic clock
-	follows     Follows       // of a nack that counts an attempt: what becomes of the item
-	waits       time.Duration // of a nack: how long the group waits
+	Settled
+	ends time.Time // of an extend: Until by the monotonic clock
 }
 
 // A part of a settlement is something that it may do in addition to its ack. Example: the acked items go into the
