@@ -28,34 +28,25 @@ type advanced struct {
 // advancing is the part of a settlement that advances items: Settlement.Change rewrites them in place. A nil *advancing
 // does nothing: the settlement advances no items.
 type advancing struct {
-	lent *lentAdvance
-	of   func(id ID) func(m *Message) error // how an item is advanced, by lent; nil = the item is acked
+	fn   func(id ID, m *Message) error // the caller's Settlement.Change, see call
+	lent lent                          // fn, until the caller's call returns
+	of   func(id ID) bool              // whether an item that leaves the claim is advanced; else it is acked
 
 	// Of the attempt under way.
 	values  map[ID]kv.Future[[]byte] // reads of the items
 	changed []advanced               // set by check
 }
 
-// lentAdvance is the caller's Settlement.Change. A transaction calls it in any goroutine, but not when the caller's
-// call has returned.
-type lentAdvance struct {
-	lent
-	fn func(id ID, m *Message) error
-}
-
-// lend makes fn, the caller's Settlement.Change, callable until the caller's call returns.
-func lend(fn func(id ID, m *Message) error) *lentAdvance { return &lentAdvance{newLent(), fn} }
-
 // errReturned ends the settlement after its caller has left.
 var errReturned = errors.New("the call of the settlement has returned")
 
-// call calls the function, and returns its error as given does. A panic becomes an error, and so does runtime.Goexit:
-// the transaction, and the goroutine, may be those of other callers. errReturned means that the function was not
-// called, because the caller's call has returned.
-func (l *lentAdvance) call(id ID, m *Message) (err error) {
+// call calls Settlement.Change, in any goroutine, and returns its error as given does. A panic becomes an error, and so
+// does runtime.Goexit: the transaction, and the goroutine, may be those of other callers. errReturned means that the
+// function was not called, because the caller's call has returned.
+func (a *advancing) call(id ID, m *Message) (err error) {
 	var failed error
-	used := l.use(func() {
-		failed = callback.Shield(0).Try("Settlement.Change", func() { err = given(l.fn(id, m)) })
+	used := a.lent.use(func() {
+		failed = callback.Shield(0).Try("Settlement.Change", func() { err = given(a.fn(id, m)) })
 	})
 	switch {
 	case !used:
@@ -77,7 +68,7 @@ func (a *advancing) begin(w *txn, s *settlement) {
 		ids = s.items
 	}
 	for _, id := range ids {
-		if a.of(id) != nil {
+		if a.of(id) {
 			a.values[id] = w.read.Get(w.keys.item(id))
 		}
 	}
@@ -93,12 +84,11 @@ func (a *advancing) check(w *txn, s *settlement) error {
 	s.run.acked = nil
 	for _, d := range leaving {
 		id := idOf(d, group)
-		change := a.of(id)
-		if change == nil {
+		if !a.of(id) {
 			s.run.acked = append(s.run.acked, d)
 			continue
 		}
-		c, err := a.changedBy(w, id, change)
+		c, err := a.changedBy(w, id)
 		if err != nil {
 			return err
 		}
@@ -108,9 +98,9 @@ func (a *advancing) check(w *txn, s *settlement) error {
 	return nil
 }
 
-// changedBy reads an item of the claim, at snapshot, and returns the item as change leaves it. The field had is left to
+// changedBy reads an item of the claim, at snapshot, and returns the item as Change leaves it. The field had is left to
 // the caller. ErrCorrupt means that the item cannot be read, or is not there although the claim has it.
-func (a *advancing) changedBy(w *txn, id ID, change func(m *Message) error) (c advanced, err error) {
+func (a *advancing) changedBy(w *txn, id ID) (c advanced, err error) {
 	get := a.values[id]
 	if get == nil {
 		get = w.read.Get(w.keys.item(id))
@@ -122,7 +112,7 @@ func (a *advancing) changedBy(w *txn, id ID, change func(m *Message) error) (c a
 	if value == nil {
 		return c, rec.Corrupt(w.keys.item(id), fmt.Errorf("held, and not there"))
 	}
-	m, e, err := w.changedItem(id, value, change)
+	m, e, err := w.changedItem(id, value, func(m *Message) error { return a.call(id, m) })
 	if err != nil {
 		return c, err
 	}

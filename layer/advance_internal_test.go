@@ -46,11 +46,10 @@ func advanceBesideEnd(t *testing.T, ackFirst, waits bool) {
 	}
 	ack := &operation{settle: &settlement{claim: claim(isPaid, 1), all: true}}
 	advance := &operation{settle: &settlement{claim: claim(isNew, 1), all: true, advance: &advancing{
-		of: func(ID) func(*Message) error {
-			return func(m *Message) error {
-				maps.Copy(m.Headers, isPaid)
-				return nil
-			}
+		lent: newLent(), of: func(ID) bool { return true },
+		fn: func(_ ID, m *Message) error {
+			maps.Copy(m.Headers, isPaid)
+			return nil
 		},
 	}}}
 	receive := &operation{receive: &reception{o: ReceiveOptions{Where: isPaid, Max: 10}}}

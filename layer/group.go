@@ -370,10 +370,7 @@ func divide(h *rec.Holding, group string, ids []ID, all bool) (acked, left []rec
 		}
 		return nil, h.Items, nil
 	}
-	named := make(map[ID]bool, len(ids))
-	for _, id := range ids {
-		named[id] = true
-	}
+	named := setOf(ids)
 	for _, d := range h.Items {
 		if id := idOf(d, group); named[id] {
 			acked = append(acked, d)

@@ -213,8 +213,7 @@ func (s *Settlement) begin() (*settlement, error) {
 		claim: s.Claim, ids: slices.Concat(s.Finish, s.Advance), all: s.FinishAll || s.AdvanceAll,
 	}
 	if s.AdvanceAll || len(s.Advance) > 0 {
-		lent := lend(s.Change)
-		settled.advance = &advancing{lent: lent, of: s.change(lent.call)}
+		settled.advance = &advancing{lent: newLent(), fn: s.Change, of: s.advances()}
 	}
 	stays := len(settled.ids) == 0 && !settled.all && s.Nack == nil
 	if stays && s.State == nil {
@@ -269,32 +268,18 @@ func intersect(a, b []ID) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return false
 	}
-	ids := make(map[ID]bool, len(a))
-	for _, id := range a {
-		ids[id] = true
-	}
+	ids := setOf(a)
 	return slices.ContainsFunc(b, func(id ID) bool { return ids[id] })
 }
 
-// change returns a function that says of an item of the claim how the item leaves: nil = it is finished. Otherwise the
-// item is advanced, and the returned function calls change with the item's id.
-func (s *Settlement) change(change func(id ID, m *Message) error) func(id ID) func(m *Message) error {
-	chosen := make(map[ID]bool) // the items to advance; with AdvanceAll, the items to finish
-	for _, id := range s.Advance {
-		chosen[id] = true
-	}
+// advances returns a function that reports whether an item that leaves the claim is advanced. Otherwise it is finished.
+func (s *Settlement) advances() func(id ID) bool {
 	if s.AdvanceAll {
-		for _, id := range s.Finish {
-			chosen[id] = true
-		}
+		finished := setOf(s.Finish)
+		return func(id ID) bool { return !finished[id] }
 	}
-	all := s.AdvanceAll
-	return func(id ID) func(m *Message) error {
-		if chosen[id] == all {
-			return nil
-		}
-		return func(m *Message) error { return change(id, m) }
-	}
+	advanced := setOf(s.Advance)
+	return func(id ID) bool { return advanced[id] }
 }
 
 // tell copies the results of the settlement that has run into the caller's Result.
@@ -515,8 +500,8 @@ func (s *settlement) size() int {
 	return len(s.claim.Items)
 }
 
-// settleTx checks the claim, and takes the settlement through its steps (begin, apply, finish, advancing.conclude) in the
-// caller's transaction. SettleTx lists the keys.
+// settleTx checks the claim, and takes the settlement through its steps (begin, apply, finish, advancing.conclude) in
+// the caller's transaction. SettleTx lists the keys.
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(q); err != nil {
 		return err
@@ -543,10 +528,7 @@ func (c *Claim) drop(acked []ID, from *ID) {
 			c.Items = c.Items[:i:i]
 		}
 	}
-	gone := make(map[ID]bool, len(acked))
-	for _, id := range acked {
-		gone[id] = true
-	}
+	gone := setOf(acked)
 	// Usually these are the first items: then no copy is needed.
 	for len(c.Items) > 0 && gone[c.Items[0].ID] {
 		delete(gone, c.Items[0].ID)

@@ -74,6 +74,15 @@ func idsOf(all []rec.Item, group string) []ID {
 	return ids
 }
 
+// setOf returns the set of the ids.
+func setOf(ids []ID) map[ID]bool {
+	set := make(map[ID]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
+}
+
 // itemIDs returns the ids of items.
 func itemIDs(items []Item) []ID {
 	ids := make([]ID, len(items))
