@@ -405,14 +405,12 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return err
 	}
-	m, e, err := w.changedItem(id, i.value, change)
+	a, err := w.changedItem(id, i.value, change)
 	if err != nil {
 		return err
 	}
-	a := []advanced{{id: id, had: 1, was: i.facets, facets: w.keys.plan.Pack(m.Headers)}}
-	a[0].value, a[0].parts = split(nil, m, e)
-	a[0].left, a[0].joined = w.keys.moves(id, a[0].was, a[0].facets)
-	ends, err := w.readLaneEnds(a)
+	a.had = 1 // rewrite then clears the old parts, if there are any
+	ends, err := w.readLaneEnds([]advanced{a})
 	if err != nil {
 		return err
 	}
@@ -423,17 +421,17 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return err
 	}
-	w.leaveLanes(&a[0])
+	w.leaveLanes(&a)
 	// The old body goes in the same transaction in which the new body comes: no reader sees parts of both.
-	if err := w.rewrite(&a[0], ends); err != nil {
+	if err := w.rewrite(&a, ends); err != nil {
 		return err
 	}
-	w.changeEdited(id, a[0].was, a[0].facets)
-	if i.stuck == nil && len(a[0].left) == 0 {
+	w.changeEdited(id, a.was, a.facets)
+	if i.stuck == nil && len(a.left) == 0 {
 		return w.freeAll(free)
 	}
 	heads := i.freeHeads()
-	stays := func(lane string) bool { return !slices.Contains(a[0].left, lane) }
+	stays := func(lane string) bool { return !slices.Contains(a.left, lane) }
 	if err := clearHeadTimers(w, i.value, slices.DeleteFunc(slices.Clone(heads), stays)); err != nil {
 		return err
 	}

@@ -112,15 +112,7 @@ func (a *advancing) changedBy(w *txn, id ID) (c advanced, err error) {
 	if value == nil {
 		return c, rec.Corrupt(w.keys.item(id), fmt.Errorf("held, and not there"))
 	}
-	m, e, err := w.changedItem(id, value, func(m *Message) error { return a.call(id, m) })
-	if err != nil {
-		return c, err
-	}
-	c.id = id
-	c.value, c.parts = split(nil, m, e)
-	c.was, c.facets = w.keys.plan.FacetsIn(value), w.keys.plan.Pack(m.Headers)
-	c.left, c.joined = w.keys.moves(id, c.was, c.facets)
-	return c, nil
+	return w.changedItem(id, value, func(m *Message) error { return a.call(id, m) })
 }
 
 // write clears the lane keys by which the advanced items are in the lanes that they leave. It also tells subscriptions
@@ -156,34 +148,42 @@ func (a *advancing) conclude(w *txn) error {
 	return nil
 }
 
-// changedItem calls change with an item as a message. It returns the message as change leaves it, and the item's
-// envelope, which keeps times and dedup id. value is the value of the item; the other parts of its body are read. The
-// errors are those of change, of a change that is not allowed (ErrOptions, *LimitError, ErrInvalidUTF8), or ErrCorrupt.
-func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*Message, rec.Envelope, error) {
+// changedItem calls change with an item as a message, and returns the item as change leaves it. The item keeps its
+// times and its dedup id. The field had is left to the caller. value is the value of the item; the other parts of its
+// body are read. The errors are those of change, of a change that is not allowed (ErrOptions, *LimitError,
+// ErrInvalidUTF8), or ErrCorrupt.
+func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (a advanced, err error) {
 	key := w.keys.item(id)
 	e, _, err := rec.OpenEnvelope(value)
 	if err != nil {
-		return nil, e, rec.Corrupt(key, err)
+		return a, rec.Corrupt(key, err)
 	}
 	old, err := w.readItem(kv.KV{Key: key, Value: value})
 	if err != nil {
-		return nil, e, err
+		return a, err
 	}
 	m := old.message()
 	if err := change(&m); err != nil {
-		return nil, e, err
+		return a, err
 	}
 	if err := m.keeps(&old); err != nil {
-		return nil, e, err
+		return a, err
 	}
 	if _, err := m.check(); err != nil {
-		return nil, e, err
+		return a, err
 	}
 	config, err := w.config()
 	if err != nil {
-		return nil, e, err
+		return a, err
 	}
-	return &m, e, config.checkFacetsOf(m.Headers)
+	if err := config.checkFacetsOf(m.Headers); err != nil {
+		return a, err
+	}
+	plan := w.keys.plan
+	a = advanced{id: id, was: plan.FacetsIn(value), facets: plan.Pack(m.Headers)}
+	a.value, a.parts = split(nil, &m, e)
+	a.left, a.joined = w.keys.moves(id, a.was, a.facets)
+	return a, nil
 }
 
 // moves returns the lanes that an item leaves and joins when its facets change from old to next (both packed). The lane
