@@ -211,29 +211,25 @@ type laneEnds struct {
 // readLaneEnds reads the first and the last key of each lane which the items join, at snapshot. The result is by the
 // names of the lanes.
 func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
-	type reads struct{ first, last kv.Future[[]byte] }
-	begun := make(map[string]reads)
-	var order []string
+	var joined []string
 	for i := range all {
-		for _, lane := range all[i].joined {
-			if _, ok := begun[lane]; ok {
-				continue
-			}
-			items := w.keys.items(lane)
-			begun[lane] = reads{
-				w.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)),
-				w.read.GetKey(kv.LastLessThan(items.End)),
-			}
-			order = append(order, lane)
-		}
+		joined = append(joined, all[i].joined...)
 	}
-	ends := make(map[string]*laneEnds, len(begun))
-	for _, lane := range order {
-		first, err := begun[lane].first.Wait(w.ctx)
+	slices.Sort(joined)
+	joined = slices.Compact(joined)
+	type reads struct{ first, last kv.Future[[]byte] }
+	begun := make([]reads, len(joined))
+	for i, lane := range joined {
+		items := w.keys.items(lane)
+		begun[i] = reads{w.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)), w.read.GetKey(kv.LastLessThan(items.End))}
+	}
+	ends := make(map[string]*laneEnds, len(joined))
+	for i, lane := range joined {
+		first, err := begun[i].first.Wait(w.ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read lane: %w", err)
 		}
-		last, err := begun[lane].last.Wait(w.ctx)
+		last, err := begun[i].last.Wait(w.ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read lane: %w", err)
 		}
