@@ -63,11 +63,7 @@ func (a *advancing) begin(w *txn, s *settlement) {
 		return
 	}
 	a.values, a.changed = make(map[ID]kv.Future[[]byte]), nil
-	ids := s.ids
-	if s.all {
-		ids = s.items
-	}
-	for _, id := range ids {
+	for _, id := range s.items {
 		if a.of(id) {
 			a.values[id] = w.read.Get(w.keys.item(id))
 		}

@@ -54,18 +54,16 @@ func (a *archiving) begin(w *txn, s *settlement) {
 	if s.keeps() || w.q.knownConfig().Archive == 0 {
 		return
 	}
-	ids := s.ids
-	if n := len(s.items); n > 0 && !lanes.IsPart(s.lane) {
+	n := len(s.items)
+	if s.all && n > 0 && !lanes.IsPart(s.lane) {
 		a.run = w.read.GetRange(kv.Range{
 			Begin: kv.FirstGreaterOrEqual(w.keys.item(s.items[0])),
 			End:   kv.FirstGreaterThan(w.keys.item(s.items[n-1])),
 		}, kv.RangeOptions{Limit: n})
 		return
-	} else if n > 0 {
-		ids = s.items
 	}
-	a.gets = make(map[ID]kv.Future[[]byte], len(ids))
-	for _, id := range ids {
+	a.gets = make(map[ID]kv.Future[[]byte], n)
+	for _, id := range s.items {
 		a.gets[id] = w.read.Get(w.keys.item(id))
 	}
 }

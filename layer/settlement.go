@@ -25,7 +25,7 @@ type settlement struct {
 	lane  string // the name of the group, lane or hold that the claim has; set by checkClaim
 	ids   []ID   // to ack or to advance
 	all   bool   // every item of the claim is acked or advanced; ids must be among them
-	items []ID   // all items of the claim, as checkClaim has found them; nil if all is false
+	items []ID   // ids, or all items of the claim as checkClaim has found them
 
 	extend  *extension   // nil = the end of the lease does not change; not with the fields below
 	back    *givingBack  // nil = the claim keeps the items that are not acked or advanced
@@ -88,7 +88,7 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	}
 	s.claim = s.claim.snapshot()
 	s.claim.Where = maps.Clone(s.claim.Where)
-	if s.items = nil; s.all {
+	if s.items = s.ids; s.all {
 		s.items = itemIDs(s.claim.Items)
 	}
 	if s.state != nil && (s.claim.Where != nil || s.claim.Hold != (ID{})) {
