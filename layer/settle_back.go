@@ -31,32 +31,19 @@ func newGivingBack(o *NackOptions) *givingBack {
 
 // check returns ErrOptions for options that do not go together, or not with the claim, and a *LimitError for the delay.
 func (o *NackOptions) check(c *Claim) error {
-	if o.AtOnce && o.Delay != 0 {
-		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
-	}
-	if o.From != nil && (!o.Release || o.AtOnce || o.Delay != 0) {
-		return fmt.Errorf("%w: From goes with Release, and without a delay", ErrOptions)
-	}
-	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
-		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
-	}
-	if err := o.checkBehind(c); err != nil {
-		return err
-	}
-	return checkDelay(o.Delay)
-}
-
-// checkBehind returns ErrOptions for options and claims that do not go with Behind.
-func (o *NackOptions) checkBehind(c *Claim) error {
 	switch {
-	case !o.Behind:
-		return nil
-	case !o.Release, o.From != nil, o.Delay != 0, o.AtOnce:
+	case o.AtOnce && o.Delay != 0:
+		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	case o.From != nil && (!o.Release || o.AtOnce || o.Delay != 0):
+		return fmt.Errorf("%w: From goes with Release, and without a delay", ErrOptions)
+	case o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0):
+		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
+	case o.Behind && (!o.Release || o.From != nil || o.Delay != 0 || o.AtOnce):
 		return fmt.Errorf("%w: Behind goes with Release, and without From or a delay", ErrOptions)
-	case c.Hold != (ID{}):
+	case o.Behind && c.Hold != (ID{}):
 		return fmt.Errorf("%w: Behind, and an item under a claim of its own", ErrOptions)
 	}
-	return nil
+	return checkDelay(o.Delay)
 }
 
 // stay returns how many of the unfinished items stay in the claim: those before NackOptions.From, and none without
