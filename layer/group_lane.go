@@ -72,6 +72,7 @@ func (w *txn) assessOthers(f *found) (decided bool) {
 //
 // Footprint: a read conflict on the other lane's lock; else as lapse and free.
 func (w *txn) endOther(f *found) (behind *candidate, err error) {
+	w.chores.done++
 	other := f.others[f.other]
 	if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
 		return nil, err

@@ -189,23 +189,6 @@ func (w *txn) putsOff(f *found) bool {
 	return w.enough()
 }
 
-// clears reports whether dispose clears a key for the verdict: the key that led to the lane, a lock, or items. Then
-// dispose counts the verdict as one chore (tx.go). disposeExcluded and join count their own.
-func (f *found) clears() bool {
-	switch f.verdict {
-	case verdictAged, verdictEnds, verdictOther:
-		return true
-	case verdictJoins: // see join
-		return false
-	case verdictStale:
-		return f.key != nil
-	case verdictEmpty, verdictEarly:
-		return f.key != nil || f.record != nil
-	case verdictDeliver, verdictExcluded:
-	}
-	return false
-}
-
 // dispose carries out every verdict except deliver and joins, so that the next search does not meet the same again.
 // carryOut calls it. In the list, "the lead" is the hint, timer or grant that led to the lane. By verdict, dispose
 //
@@ -221,6 +204,9 @@ func (f *found) clears() bool {
 //   - excluded: turns the hint into a kept hint (disposeExcluded has the exceptions).
 //   - other: ends the holding of the intersecting lane, and leaves the lead.
 //
+// If a verdict clears a key, a lock or items, it counts as one chore (tx.go). A receive does a bounded number of
+// chores.
+//
 // behind is the candidate that the caller may look at next: the hint of the new head. After other it is the same
 // candidate. nil = none.
 //
@@ -229,9 +215,6 @@ func (f *found) clears() bool {
 // a lock have several names, so that a test can leave out each conflict by itself.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.keys.lock(f.lane)), false // free: the lane has no lock any more, and needs a hint
-	if f.clears() {
-		w.chores.done++ // a receive does a bounded number of chores
-	}
 	switch f.verdict {
 	case verdictDeliver, verdictJoins:
 		return nil, nil
@@ -240,11 +223,17 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	case verdictOther:
 		return w.endOther(f)
 	case verdictStale:
+		if f.key != nil {
+			w.chores.done++
+		}
 		if err = f.fence(w, guard.StaleLock, key); err == nil {
 			w.clear(f.key)
 		}
 		return nil, err
 	case verdictEmpty:
+		if f.key != nil || f.record != nil {
+			w.chores.done++
+		}
 		// An enqueue into the empty group writes a hint, which may have this very key.
 		if err = f.fence(w, guard.StaleEmpty, f.rows.of); err == nil && f.record != nil {
 			if err = f.fence(w, guard.EmptyLock, key); err == nil {
@@ -254,6 +243,7 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	case verdictAged:
 		free, err = w.disposeAged(f)
 	case verdictEnds:
+		w.chores.done++
 		g := guard.MarkLock
 		if f.record.Mark() == nil && f.failure.endsItem() {
 			g = guard.VerdictLock
@@ -288,6 +278,7 @@ func (w *txn) leadOn(f *found, free bool) (behind *candidate, err error) {
 // disposeAged drops or dead-letters the items past retention at the head of a lane, at most a page (overduePage). It
 // adds read conflicts on the locks and holds that may have these items. expireItems does the rest, and explains free.
 func (w *txn) disposeAged(f *found) (free bool, err error) {
+	w.chores.done++
 	old, err := w.overduePage(f)
 	if err != nil {
 		return false, err
@@ -309,6 +300,7 @@ func (w *txn) disposeEarly(f *found) error {
 	if f.key == nil && f.record == nil {
 		return nil // the caller has named the group: its hint or timer stays, and is right
 	}
+	w.chores.done++
 	if err := f.fenceOver(w, guard.EarlyLock); err != nil {
 		return err
 	}
