@@ -280,12 +280,12 @@ func (c *ownChanges) End(outcome advice.Outcome) {
 	}
 }
 
-// snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.
+// snapshot returns a copy of the claim, for a transaction or for hooks: the caller's own may change while the
+// transaction runs. nil for nil.
 func (c *Claim) snapshot() *Claim {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
-	same := *c
-	return &same
+	return own(c)
 }
 
 // own returns a pointer to a copy of *p, which the caller of the package cannot change; nil for nil.
@@ -293,16 +293,7 @@ func own[T any](p *T) *T {
 	if p == nil {
 		return nil
 	}
-	same := *p
-	return &same
-}
-
-// copied is snapshot for hooks; nil for nil.
-func (c *Claim) copied() *Claim {
-	if c == nil {
-		return nil
-	}
-	return c.snapshot()
+	return new(*p)
 }
 
 // ClaimError says that a Settle has not settled one of its claims. Err says why, for example ErrClaimLost.

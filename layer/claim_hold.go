@@ -581,8 +581,7 @@ func (c *claimer) keepRepeats(named []*reception) {
 	for _, r := range named {
 		if twin := first[r.o.ReceiveID]; twin != nil {
 			for _, claim := range twin.claims {
-				same := *claim
-				r.claims = append(r.claims, &same)
+				r.claims = append(r.claims, own(claim))
 			}
 			continue
 		}

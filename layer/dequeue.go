@@ -208,7 +208,7 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	o := Operation{Verb: VerbReceive, Group: r.o.Group}
 	if s != nil && len(q.opts.Hooks) > 0 {
-		o.Settled = s.claim.copied()
+		o.Settled = s.claim.snapshot()
 	}
 	ctx, w := q.observe(ctx, o)
 	switch {

@@ -462,7 +462,7 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 func (q *Queue) observeSettlement(
 	ctx context.Context, s *settlement,
 ) (observed context.Context, end func(err error) error) {
-	ctx, w := q.observe(ctx, Operation{Verb: s.verb(), Settled: s.claim.copied()})
+	ctx, w := q.observe(ctx, Operation{Verb: s.verb(), Settled: s.claim.snapshot()})
 	if w.Settled != nil {
 		w.Group = &w.Settled.Group
 	}
