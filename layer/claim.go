@@ -97,16 +97,13 @@ func (c *Claim) Lasts() (until time.Time, ended <-chan struct{}) {
 func (c *Claim) Left() time.Duration {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
-	ends := c.ends
-	if c.pulse != nil {
-		if due := c.pulse.due.Load(); due != nil {
-			ends = *due
-		}
+	switch {
+	case c.pulse != nil:
+		return c.pulse.left()
+	case c.ends.IsZero():
+		return time.Until(c.Until)
 	}
-	if ends.IsZero() {
-		ends = c.Until
-	}
-	return time.Until(ends)
+	return time.Until(c.ends)
 }
 
 // claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
