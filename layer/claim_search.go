@@ -611,7 +611,7 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reception{o: o, where: where, stop: o.Stop}, nil
+	return &reception{o: o, where: where}, nil
 }
 
 // place checks the options that depend on the kind of queue, and returns the packed template of the receive; "" = whole

@@ -236,25 +236,22 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 	return claims, w.end(ctx, err)
 }
 
-// settleAndReceive receives, at once or with a wait, as r.o.Wait says. Its first transaction also settles s (an ack, a
+// settleAndReceive receives, and waits for a group if r.o.Wait says so. Its first transaction also settles s (an ack, a
 // nack or an extend); nil = it settles nothing.
+//
+// A receive that does not wait runs more transactions as long as none has claimed a group, and the last has left work
+// for the next (r.more), or a later look has ended claims.
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 {
-		return q.receiveNow(ctx, s, r)
-	}
-	return q.receiveWaiting(ctx, s, r)
-}
-
-// receiveNow receives without waiting. It settles s with the first transaction. More transactions follow as long as
-// none has claimed a group, and the last has left work for the next (r.more), or a later look has ended claims.
-func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	for {
 		if err := q.submit(ctx, &operation{settle: s, receive: r}); err != nil {
 			return nil, err
 		}
+		if r.o.Wait > 0 && len(r.claims) == 0 {
+			return nil, nil // the waiting line has looked until the end of the wait
+		}
 		err := looked(ctx, q, r)
 		if len(r.claims) > 0 {
-			return r.claims, nil
+			return r.claims, nil // they are valid after an error of the look, too
 		}
 		if err != nil || !r.more {
 			return nil, err
@@ -342,9 +339,8 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 // reception is one receive: its options, and its results in the transaction under way.
 type reception struct {
 	o     ReceiveOptions
-	where string          // the packed template; "" = whole groups
-	stop  <-chan struct{} // if closed, a wait is cut short; may be nil
-	inTx  bool            // the transaction is the caller's
+	where string // the packed template; "" = whole groups
+	inTx  bool   // the transaction is the caller's
 
 	// tried is when the transaction under way, or the last, began; zero without hooks.
 	tried time.Time

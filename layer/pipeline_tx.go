@@ -14,14 +14,19 @@ import (
 )
 
 // submit runs o and returns its error when the outcome is known, or when ctx ends. Operations that arrive at the same
-// time share transactions, see line.Pipeline.Submit. If a claim by heartbeat may have stayed unsettled, the handle ends
-// its heartbeat, so that the claim can expire (leaveIfUnsettled).
-func (q *Queue) submit(ctx context.Context, o *operation) error {
+// time share transactions, see line.Pipeline.Submit. If no group is ready, a receive with a Wait waits in the line for
+// so long, or until its Stop is closed. If a claim by heartbeat may have stayed unsettled, the handle ends its
+// heartbeat, so that the claim can expire (leaveIfUnsettled).
+func (q *Queue) submit(ctx context.Context, o *operation) (err error) {
 	if err := q.prepare(o); err != nil {
 		return err
 	}
 	s, beat := o.settle, o.settlesUnder()
-	err := q.pipeline.Submit(ctx, o)
+	if r := o.receive; r != nil && r.o.Wait > 0 {
+		err = q.pipeline.SubmitWaiting(ctx, o, r.o.Wait, r.o.Stop)
+	} else {
+		err = q.pipeline.Submit(ctx, o)
+	}
 	if s == nil || !s.done.Load() { // else the error is another part's
 		q.leaveIfUnsettled(ctx, beat, err)
 	}

@@ -134,27 +134,6 @@ func (s *staging) requested() (index, deadlineMS int64) {
 	return s.index, s.deadlineMS
 }
 
-// receiveWaiting runs a receive, and returns its claims. If no group is ready, the receive waits in the line for up to
-// r.o.Wait, or until r.stop is closed. s, if not nil, is settled in the first transaction. The error may be the
-// settlement's.
-func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	o := &operation{settle: s, receive: r}
-	if err := q.prepare(o); err != nil {
-		return nil, err
-	}
-	beat := o.settlesUnder()
-	if err := q.pipeline.SubmitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
-		if s == nil || !s.done.Load() { // else the error is another part's
-			q.leaveIfUnsettled(ctx, beat, err)
-		}
-		return nil, reveal(err)
-	}
-	if len(r.claims) > 0 {
-		_ = looked(ctx, q, r) // after an error the claims are valid, too
-	}
-	return r.claims, nil
-}
-
 // lineEnv returns the functions of the handle that its waiting line calls: see line.Env.
 func (q *Queue) lineEnv() line.Env[*operation] {
 	return line.Env[*operation]{
