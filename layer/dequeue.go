@@ -648,26 +648,11 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 		if more = ok; !ok {
 			break
 		}
-		if l, err = c.passHold(l, r.o.Max); l == nil {
-			if err := r.spoilt(err); err != nil {
-				return false, err
-			}
-			continue
-		}
-		f, err := c.see(l)
-		for err == nil && f.verdict != verdictDeliver {
-			// If a group is not free, clearAway writes what its verdict says at once. The rest of the group, if any,
-			// takes its place.
-			if l, err = c.clearAway(r, l, r.o.Max); l == nil {
-				break
-			}
-			f, err = c.see(l)
-		}
-		if err = r.spoilt(err); err != nil {
+		if l, err = c.deliverable(r, l, r.o.Max); err != nil {
 			return false, err
 		}
-		if l != nil && l.err == nil && !f.refused {
-			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+		if l != nil && !l.seen.refused {
+			all, have = append(all, l), append(have, min(l.seen.rows.due(c.nowMS), l.seen.allowed.items))
 			c.vain = 0
 		}
 	}
@@ -873,45 +858,50 @@ func (c *claimer) read(w candidate, limit int) *look {
 }
 
 // decide carries out the verdict on one candidate for r. It claims the group, or up to limit of its items each under a
-// hold, or clears away what keeps the group from delivery and looks again. take, takeHolds and clearAway say which
-// keys. decide leaves a group that cannot be read unchanged, and stores the error in r.
+// hold, or clears away the reason against a delivery (deliverable). take, takeHolds and clearAway say which keys.
 func (c *claimer) decide(r *reception, l *look, limit int) error {
-	for l != nil {
-		var err error
-		if l, err = c.passHold(l, limit); l == nil {
-			return r.spoilt(err)
-		}
-		f, err := c.see(l)
-		if err == nil && f.refused {
-			r.stopped = r.stopped || r.items > 0
-			return nil
-		}
-		if err == nil && f.verdict == verdictDeliver {
-			before := c.taken
-			if c.keys.plan.ClaimsItems(r.where) {
-				err = c.takeHolds(r, f, limit)
-			} else {
-				err = c.take(r, f, l.state, limit)
-			}
-			if c.taken > before {
-				c.given(f)
-			}
-			switch {
-			case r.o.Unordered:
-				c.changed(l.lane) // the next receive may take more of the group
-			case err == nil && c.taken > before: // otherwise no conflict proves the group's other hints stale
-				c.met[l.lane] = true
-			}
-			return r.spoilt(err)
-		}
-		if err == nil {
-			l, err = c.clearAway(r, l, limit)
-		}
-		if err != nil {
-			return r.spoilt(err)
-		}
+	l, err := c.deliverable(r, l, limit)
+	if err != nil || l == nil {
+		return err
 	}
-	return nil
+	f := l.seen
+	if f.refused {
+		r.stopped = r.stopped || r.items > 0
+		return nil
+	}
+	before := c.taken
+	if c.keys.plan.ClaimsItems(r.where) {
+		err = c.takeHolds(r, f, limit)
+	} else {
+		err = c.take(r, f, l.state, limit)
+	}
+	if c.taken > before {
+		c.given(f)
+	}
+	switch {
+	case r.o.Unordered:
+		c.changed(l.lane) // the next receive may take more of the group
+	case err == nil && c.taken > before: // otherwise no conflict proves the group's other hints stale
+		c.met[l.lane] = true
+	}
+	return r.spoilt(err)
+}
+
+// deliverable returns a look at items that may be delivered, or nil. If the verdict on l is another, it carries out the
+// verdict at once (clearAway), and continues with the rest of the group, if any. If the group cannot be read,
+// deliverable leaves the group unchanged, stores the error in r, and returns nil.
+func (c *claimer) deliverable(r *reception, l *look, limit int) (*look, error) {
+	l, err := c.passHold(l, limit)
+	for l != nil {
+		if _, err = c.see(l); err != nil {
+			break
+		}
+		if l.seen.verdict == verdictDeliver {
+			return l, nil
+		}
+		l, err = c.clearAway(l, limit)
+	}
+	return nil, r.spoilt(err)
 }
 
 // spoilt returns nil for the error of an unreadable row, so that the receive continues with other groups. It stores the
@@ -929,7 +919,7 @@ func (r *reception) spoilt(err error) error {
 // clearAway carries out a verdict other than deliver, or leaves it to the next transaction if this one has done enough.
 // rest is a look at the rest of the group, if some of the items there may be deliverable; nil = there is nothing to
 // deliver.
-func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err error) {
+func (c *claimer) clearAway(l *look, limit int) (rest *look, err error) {
 	f := l.seen
 	switch {
 	case c.putsOff(f):
