@@ -130,8 +130,11 @@ func (byAge) arrange(s *search, whole int64) {
 	s.later = s.reached(s.later, whole)
 	// The reads may have begun before this transaction set its own hints, and so may not see them.
 	s.w.noted.hinted = s.reached(s.w.noted.hinted, whole)
-	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
+	slices.SortStableFunc(s.pending, byIndex)
 }
+
+// byIndex compares the indexes of two candidates.
+func byIndex(a, b candidate) int { return cmp.Compare(a.index, b.index) }
 
 // arrange puts the oldest of each shard before the second of each. The first shard is the one behind that of the last
 // candidate which the handle has taken or granted: so a receive of one item does not look at the oldest shard again and
@@ -281,13 +284,13 @@ func (s *search) given(c *candidate) {
 
 // find makes sure that candidates are pending, unless there are no more. n is how many the caller wants: see start.
 func (s *search) find(n int) error {
-	if len(s.pending) > 0 {
-		return nil
-	}
-	if err := s.fill(n); err != nil {
-		return err
-	}
-	for len(s.pending) == 0 && (s.away || s.nearby) {
+	for len(s.pending) == 0 {
+		if err := s.fill(n); err != nil {
+			return err
+		}
+		if len(s.pending) > 0 || !s.away && !s.nearby {
+			break
+		}
 		// The walk is over, and the search begins at the oldest. Or the walk has landed behind the last hint: then the
 		// search begins a few hints behind the oldest (nearby), and if nothing is there, at the oldest.
 		skip := 0
@@ -298,9 +301,6 @@ func (s *search) find(n int) error {
 		if s.nearby = skip > 0; s.nearby {
 			s.shards[0].begin.Offset += skip
 			s.timers, s.since = nil, nil
-		}
-		if err := s.fill(n); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -381,13 +381,12 @@ func (s *search) exhausted() bool {
 // and moves those that are in order by now to pending. It also notes in spread which hints there are.
 func (s *search) readMore(n int) error {
 	s.start(n)
-	reads := s.reads
-	limit, hints, fromTheOldest := reads.limit, reads.hints, reads.oldest
+	reads, limit := s.reads, s.reads.limit
 	s.reads = nil
 	// whole is the index up to which every hint has been read: the least of the last indexes of the shards, without
 	// those that are exhausted.
 	whole := int64(math.MaxInt64)
-	for i, f := range hints {
+	for i, f := range reads.hints {
 		rows, err := f.Wait(s.w.ctx)
 		if err != nil {
 			return fmt.Errorf("read ready hints: %w", err)
@@ -401,12 +400,8 @@ func (s *search) readMore(n int) error {
 	if !s.away && !s.nearby {
 		s.spread.Plenty.Store(s.order.plenty(s, limit))
 	}
-	if fromTheOldest && len(s.pending) > 0 {
-		oldest := s.pending[0].index
-		for _, c := range s.pending {
-			oldest = min(oldest, c.index)
-		}
-		s.spread.Oldest.Store(oldest)
+	if reads.oldest && len(s.pending) > 0 {
+		s.spread.Oldest.Store(slices.MinFunc(s.pending, byIndex).index)
 	}
 	if err := s.learnNewest(); err != nil {
 		return err
@@ -486,9 +481,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 // another template stay in the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if s.w.keys.plan.SoughtBy(c.lane) != s.where {
-			rest = append(rest, c) // for a receive by another template
-		} else if c.index <= whole {
+		if s.w.keys.plan.SoughtBy(c.lane) == s.where && c.index <= whole {
 			s.pending = append(s.pending, c)
 		} else {
 			rest = append(rest, c)
