@@ -26,15 +26,14 @@ import (
 //   - Booked items are counted in the queue's rate (MaxRateTotal) before they are delivered.
 //   - look, candidate and verdict: see dequeue.go. Suspect items: see group_verdict.go.
 
-// placeUnordered is ReceiveOptions.place for an unordered receive. It refuses options that do not go with Unordered
+// placeUnordered is ReceiveOptions.place for an unordered receive without a template: place has refused a template,
+// because a queue with unordered receives has no views. It refuses other options that do not go with Unordered
 // (ErrOptions), and returns the packed template of the free lane.
 func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error) {
 	where, ok := keys.plan.WhereUnordered()
 	switch {
 	case !ok:
 		return "", errUnordered
-	case o.Where != nil:
-		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
 	case o.Strategy != FillGroup:
 		return "", fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
 	case o.OnlyIfAny:
