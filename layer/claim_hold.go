@@ -567,9 +567,7 @@ func (c *claimer) answer(r *reception) error {
 	// A claim with an expired lease is left out, because the next receive takes the group over.
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.Claims, &r.o, func(h *rec.Holding) bool { return h.EndMS > c.nowMS })
 	r.repeated = true
-	if len(kept.Claims) > 0 {
-		_, r.was = lanes.Split(kept.Claims[0].Lane)
-	}
+	_, r.was = lanes.Split(kept.Claims[0].Lane)
 	return err
 }
 
