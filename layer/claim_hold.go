@@ -65,7 +65,8 @@ func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) 
 //
 // Footprint: read conflicts on the lock of the group, and on the holds taken; if no free item is left, on the emptiness
 // of the free lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint. If
-// items are claimed in turn (LeasePerItem), the items stay in their lanes: see leaveInHand.
+// items are claimed in turn (LeasePerItem), the items stay in their lanes, and the conflicts of fenceTurn take the
+// place of a hint.
 func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if r.o.Unordered {
 		limit = min(limit, r.o.MaxGroups-r.groups)
@@ -126,24 +127,17 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	c.taken++
 	c.items += len(items)
 	c.count(countReceived, len(items))
-	free, takenOut := c.keys.plan.TakenOutOf(holdLane(items[0].ID))
-	if !takenOut {
+	clearTaken(c.txn, f)
+	if !r.o.Unordered { // the head of the group is in flight now, so the group needs no hint
 		r.groups++
-		return c.leaveInHand(f, items[0].ID)
+		return c.fenceTurn(f.lane, items[0].ID)
 	}
 	r.groups += len(items)
-	c.clearLead(&f.candidate, nil)
-	clearNamed(c.txn, f)
-	_, more, err := c.leave(free, nil, guard.HoldEmpty, false)
-	c.noteRemains(free, more)
-	return err
-}
-
-// noteRemains notes in remains whether free items of the lane are left. If so, the turn wakes another handle (passOn).
-func (c *claimer) noteRemains(lane string, more bool) {
-	if delete(c.remains, lane); more {
-		setIn(&c.remains, lane, true)
+	_, more, err := c.leave(f.lane, nil, guard.HoldEmpty, false)
+	if delete(c.remains, f.lane); more {
+		setIn(&c.remains, f.lane, true)
 	}
+	return err
 }
 
 // beforeSuspect returns how many of the items a receive may give, each under its own claim. These are the items before
@@ -211,16 +205,6 @@ func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 	}
 	rest.rows = rest.rows.from(old.len())
 	return c.takeHolds(r, &rest, limit)
-}
-
-// leaveInHand clears the hint, timer or grant that led to a group, because the head of the group is in flight now. It
-// adds read conflicts on the lock and on the gap up to the head (fenceTurn). head is the first of the items that the
-// receive has claimed.
-func (c *claimer) leaveInHand(f *found, head ID) error {
-	c.clearLead(&f.candidate, f.record)
-	clearNamed(c.txn, f)
-	delete(c.noted.ready, f.lane)
-	return c.fenceTurn(f.lane, head)
 }
 
 // endHold ends the hold to which a timer led, as txn.endHold does. If items are claimed in turn and the group's head is

@@ -1094,10 +1094,8 @@ func (r *reception) proof(suspect bool) int64 {
 // hold writes next, a record with a claim or a grant, into the lock of the group, with its timer and grant key (put),
 // and clears the hint, timer or grant that led here.
 func (c *claimer) hold(f *found, next *rec.Record) {
-	c.clearLead(&f.candidate, f.record)
-	clearNamed(c.txn, f)
+	clearTaken(c.txn, f)
 	c.put(f.lane, f.record, next, f.rows.at(0).Index)
-	delete(c.noted.ready, f.lane)
 }
 
 // succeed sets Attempts, FirstDelivered and LastFailed of the claim's items. If the claim takes an expired claim over,

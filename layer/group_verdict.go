@@ -336,10 +336,15 @@ func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	w.clear(c.key)
 }
 
-// clearNamed clears the hint of the head of a lane that the caller has named, and the timers of the head if it was
-// delayed. No key has led to such a lane. Otherwise these keys would become more and more in a queue whose receives all
-// name groups. A hint under another index (RoundRobin) or in an earlier shard stays until a search meets it.
-func clearNamed(w *txn, f *found) {
+// clearTaken clears the key that led to a lane of which the transaction takes the head (clearLead), and notes that the
+// lane is not ready.
+//
+// No key has led to a lane that the caller has named. Then clearTaken clears the hint of the head, and the timers of
+// the head if it was delayed. Otherwise these keys would become more and more in a queue whose receives all name
+// groups. A hint under another index (RoundRobin) or in an earlier shard stays until a search meets it.
+func clearTaken(w *txn, f *found) {
+	w.clearLead(&f.candidate, f.record)
+	delete(w.noted.ready, f.lane)
 	if f.key != nil {
 		return
 	}

@@ -293,9 +293,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	}
 	w.remove(f.group(), out, out, archived)
 	w.spend(f.group(), f.allowed, len(out))
-	w.clearLead(&f.candidate, f.record)
-	clearNamed(w, f)
-	delete(w.noted.ready, f.lane)
+	clearTaken(w, f)
 	w.count(countTaken, len(out))
 	w.changeAll(ChangeFinished, f.group(), out)
 	var next ID
