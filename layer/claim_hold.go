@@ -598,19 +598,19 @@ func (q *Queue) reclaim(
 	v := q.viewOf(ctx, tx.Snapshot())
 	behind := make(map[string]bool) // the groups of which further claims are left out
 	for _, ref := range given {
-		if behind[lanes.GroupOf(ref.Lane)] {
+		c := givenClaim(q, ref)
+		if behind[c.Group] {
 			continue
 		}
-		state := v.readState(lanes.GroupOf(ref.Lane), o.State)
+		state := v.readState(c.Group, o.State)
 		r, err := v.readLock(ref.Lane)
 		if err != nil {
 			return nil, err
 		}
 		h := r.Claim()
-		hold, _ := holdOf(ref.Lane)
 		if h == nil || h.Token != ref.Token || !keeps(h) {
 			if group, turns := q.keys.plan.TurnOf(ref.Lane); turns {
-				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
+				item, err := v.read.Get(q.keys.item(c.Hold)).Wait(ctx)
 				if err != nil {
 					return nil, fmt.Errorf("read item: %w", err)
 				}
@@ -618,11 +618,8 @@ func (q *Queue) reclaim(
 			}
 			continue
 		}
-		c := &Claim{
-			Hold: hold, Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
-			Token: ref.Token, Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS),
-			beat: h.Beat, pulse: q.heart.of(h.Beat),
-		}
+		c.Until, c.ends = fromMillis(h.EndMS), byMonotonic(&v, h.EndMS)
+		c.beat, c.pulse = h.Beat, q.heart.of(h.Beat)
 		if c.Items, err = v.reloadItems(ref.Lane, h); err != nil {
 			return nil, err
 		}
@@ -639,4 +636,14 @@ func (q *Queue) reclaim(
 		claims = append(claims, c)
 	}
 	return claims, nil
+}
+
+// givenClaim returns the claim that a receive was given, with the fields that a release needs, and no more. It reads no
+// key.
+func givenClaim(q *Queue, ref rec.ClaimRef) *Claim {
+	hold, _ := holdOf(ref.Lane)
+	return &Claim{
+		Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane), Hold: hold,
+		Token: ref.Token,
+	}
 }

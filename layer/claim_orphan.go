@@ -7,9 +7,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
-	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
-	"fdbfifo/layer/internal/rec"
 )
 
 // This file gives back the claims of receives whose callers never got them. A caller may have left before the end of
@@ -114,7 +112,7 @@ func pauseBackground(ctx context.Context, q *Queue, d time.Duration) bool {
 // knows of them. given has the claims of each attempt that may have been applied, by the number of the attempt. r is
 // the receipt of the receive. giveBackUnknown ends when the database has answered and the claims are released, or when
 // ctx ends.
-func giveBackUnknown(ctx context.Context, q *Queue, r *ownReceipt, given map[int64][]rec.ClaimRef) {
+func giveBackUnknown(ctx context.Context, q *Queue, r *ownReceipt, given map[int64][]*Claim) {
 	ctx = q.named(ctx, "give back by receipt %s", r.own)
 	q.yield(ctx, "begin")
 	defer r.end(ctx)
@@ -123,7 +121,7 @@ func giveBackUnknown(ctx context.Context, q *Queue, r *ownReceipt, given map[int
 		landed, found, err := settleReceipt(ctx, q, r.key)
 		if err == nil {
 			if r.written = found; found {
-				releaseAll(ctx, q, claimsOf(q, given[landed]))
+				releaseAll(ctx, q, given[landed])
 			}
 			return
 		}
@@ -151,7 +149,7 @@ func settleReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, fou
 // (mostOrphans). After true the goroutine has the receipt r, and ends it. results has the results of each attempt that
 // may have been applied.
 func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64]*attempted) bool {
-	given := orphansOf(batch, results)
+	given := orphansOf(q, batch, results)
 	if len(given) == 0 {
 		return false
 	}
@@ -160,32 +158,18 @@ func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64]*atte
 	})
 }
 
-// claimsOf returns claims with the fields that a release needs, and no more. It reads no key.
-func claimsOf(q *Queue, given []rec.ClaimRef) []*Claim {
-	claims := make([]*Claim, len(given))
-	for i, ref := range given {
-		hold, _ := holdOf(ref.Lane)
-		claims[i] = &Claim{
-			Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
-			Hold: hold, Token: ref.Token,
-		}
-	}
-	return claims
-}
-
 // orphansOf returns the claims that the receives of the batch were given, by the number of the attempt. Their callers
 // get an error, and will never hear of them. A claim under a receive id is left out, because the caller can repeat the
 // receive.
-func orphansOf(batch []*operation, results map[int64]*attempted) map[int64][]rec.ClaimRef {
-	given := make(map[int64][]rec.ClaimRef)
+func orphansOf(q *Queue, batch []*operation, results map[int64]*attempted) map[int64][]*Claim {
+	given := make(map[int64][]*Claim)
 	for attempt, all := range results {
 		for i, o := range batch {
-			if o.receive != nil && o.receive.o.ReceiveID == "" {
-				given[attempt] = append(given[attempt], all.landed[i].given...)
+			for _, ref := range all.landed[i].given {
+				if o.receive.o.ReceiveID == "" {
+					given[attempt] = append(given[attempt], givenClaim(q, ref))
+				}
 			}
-		}
-		if len(given[attempt]) == 0 {
-			delete(given, attempt)
 		}
 	}
 	return given
