@@ -72,21 +72,16 @@ func (c *claimer) byHeartbeat(r *reception, h *rec.Holding) error {
 // read conflict on the key beatJoin, so that the transaction fails if the beat is ended before it commits. A beat that
 // moves does not disturb it. If the beat's timer is missing, waitJoin sets it.
 func (c *claimer) waitJoin(j *joining) error {
-	key := c.keys.beat(j.p.handle)
-	v, err := j.row.Wait(c.ctx)
-	if err != nil {
-		return fmt.Errorf("read beat: %w", err)
+	b, found, err := c.waitBeat(j.p.handle, j.row)
+	if err != nil && !c.skipsRow(err) {
+		return err
+	}
+	if !found || b.Ended || b.DueMS <= c.nowMS {
+		return nil
 	}
 	timer, err := j.timer.Wait(c.ctx)
 	if err != nil {
 		return fmt.Errorf("read the beat's timer: %w", err)
-	}
-	if v == nil {
-		return nil
-	}
-	b, err := rec.UnpackBeat(key, v)
-	if c.skipsRow(err) || b.Ended || b.DueMS <= c.nowMS {
-		return nil
 	}
 	if timer == nil {
 		// The beat has moved, with its timer, after readJoin had chosen the timer to read. Or a purge of all items has
@@ -204,9 +199,12 @@ func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	b, found, err := waitRow(w.ctx, guard.BeatMove.Get(w.tx, key), "beat", key, rec.UnpackBeat)
-	if w.skipsRow(err) || b.Ended || err == nil && !found && !begins {
-		return 0, nil
+	b, found, err := w.waitBeat(handle, guard.BeatMove.Get(w.tx, key))
+	if err != nil && !w.skipsRow(err) {
+		return 0, err
+	}
+	if err != nil || b.Ended || !found && !begins {
+		return 0, nil // it cannot be read, it was ended, or it is gone
 	}
 	if err != nil {
 		return 0, err
