@@ -46,7 +46,7 @@ func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
 			return
 		case err == nil, kv.Code(err) == 0 && ctx.Err() == nil: // released, or it is lost, or cannot be read
 			claims, pause = claims[n:], firstLook
-		case !pauseBackground(ctx, q, pause):
+		case !q.pause(ctx, pause, "look again"):
 			return
 		default:
 			pause = min(2*pause, time.Second)
@@ -96,15 +96,16 @@ const searchesFor = 10 * time.Second
 // firstLook is the pause after the first try that failed. It doubles, up to a second.
 const firstLook = 20 * time.Millisecond
 
-// pauseBackground waits for d, and reports whether the caller may try again: false = ctx has ended.
-func pauseBackground(ctx context.Context, q *Queue, d time.Duration) bool {
+// pause waits for d, and reports whether the caller may go on: false = ctx has ended. who names the goroutine, see
+// yield.
+func (q *Queue) pause(ctx context.Context, d time.Duration, who string) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	q.yield(ctx, "look again")
+	q.yield(ctx, who)
 	return ctx.Err() == nil
 }
 
@@ -125,7 +126,7 @@ func giveBackUnknown(ctx context.Context, q *Queue, r *ownReceipt, given map[int
 			}
 			return
 		}
-		if !pauseBackground(ctx, q, pause) {
+		if !q.pause(ctx, pause, "look again") {
 			return
 		}
 	}

@@ -114,16 +114,8 @@ const longestRest = time.Second
 // restAfter rests after a step of length took. If ctx ends, restAfter returns early and without an error, because the
 // next step reports the end.
 func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
-	d := min(restFactor*took, longestRest)
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		q.yield(ctx, "rested")
-	case <-ctx.Done():
+	if d := min(restFactor*took, longestRest); d > 0 {
+		q.pause(ctx, d, "rested")
 	}
 }
 
