@@ -514,13 +514,15 @@ func (c *claimer) begin() {
 		random := c.q.waitID
 		c.granted = c.tx.Snapshot().GetRange(c.keys.grants(random).Selectors(), kv.RangeOptions{Limit: line.MaxWave})
 	}
-	for _, r := range c.owed {
-		if r.o.Group == nil {
-			n, _ := c.wanted()
-			c.search.start(n)
-			return
-		}
+	if !allNamed(c.owed) {
+		n, _ := c.wanted()
+		c.search.start(n)
 	}
+}
+
+// allNamed reports whether all of the receives name their groups.
+func allNamed(rs []*reception) bool {
+	return !slices.ContainsFunc(rs, func(r *reception) bool { return r.o.Group == nil })
 }
 
 // claim serves the receives in owed, in order. A receive whose id was used before gets the claims of that receive. The

@@ -160,14 +160,13 @@ func (q *Queue) lineEnv() line.Env[*operation] {
 // template. waiting are the operations of the receives. The turn reads, at snapshot, the oldest requests and the timers
 // of each template, in addition to the reads of the claimers.
 func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error) {
-	named := func(r *reception) bool { return r.o.Group != nil }
-	anyGroup := func(r *reception) bool { return r.o.Group == nil }
 	var rs []*reception
-	turns := make([]*turning, len(claimers))
-	for i, c := range claimers {
+	var serving []*claimer // a turn for named groups alone serves no other handles
+	var turns []*turning   // of those
+	for _, c := range claimers {
 		rs = append(rs, c.owed...)
-		if !slices.ContainsFunc(c.owed, named) || slices.ContainsFunc(c.owed, anyGroup) {
-			turns[i] = w.beginTurn(c.where)
+		if !allNamed(c.owed) {
+			serving, turns = append(serving, c), append(turns, w.beginTurn(c.where))
 		}
 	}
 	alone, err := w.leaveAlone(claimers, waiting, 0)
@@ -188,32 +187,29 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		return staged{}, err
 	}
 	var whole *claimer
-	var requests []kv.KV
-	for i, c := range claimers {
+	for _, c := range claimers {
 		if c.where == "" {
 			whole = c
 		}
-		if turns[i] == nil {
-			continue // a turn for named groups only serves no other handles
-		}
+	}
+	var requests []kv.KV
+	for i, c := range serving {
 		rows, err := turns[i].wait(w)
 		if err != nil {
 			return staged{}, err
 		}
-		if c.where != "" {
+		if c.where == "" {
+			requests = rows
+		}
+		switch {
+		case alone:
+		case c.where != "", c.modest:
 			err = c.passOn(rows)
-		} else {
-			if requests = rows; alone {
-				continue
-			}
+		default:
 			if len(claimers) > 1 {
 				c.lookAgain()
 			}
-			if c.modest {
-				err = c.passOn(rows)
-			} else {
-				err = c.grantOthers(rows)
-			}
+			err = c.grantOthers(rows)
 		}
 		if err != nil {
 			return staged{}, err
@@ -285,9 +281,6 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string, beg
 	poll := w.pollOf(turns, receives)
 	left := line.Rest{Wait: poll}
 	for _, t := range turns {
-		if t == nil {
-			continue
-		}
 		if err := w.restOfAny(t, &left); err != nil {
 			return left, err
 		}

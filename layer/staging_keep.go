@@ -281,7 +281,7 @@ func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Dur
 // anyGroupAlone reports whether the turn is of receives which all take any group.
 func anyGroupAlone(turns []*turning, receives []*reception) bool {
 	named := func(r *reception) bool { return r.o.Group != nil }
-	return len(turns) == 1 && turns[0] != nil && turns[0].where == "" && !slices.ContainsFunc(receives, named)
+	return len(turns) == 1 && turns[0].where == "" && !slices.ContainsFunc(receives, named)
 }
 
 // pollPlaces is how many requests before a handle's own double the time between its polls.
