@@ -360,9 +360,11 @@ func (c *claimer) accept() error {
 	return nil
 }
 
-// holdsGrants reports whether the handle may have grants that no receive has taken: then its request must stay.
-func (c *claimer) holdsGrants() bool {
-	return c == nil || len(c.wakes.grants) > 0 // nil: the grants were not read
+// holdsGrants reports whether the handle may have grants that no receive has taken: then its request must stay. Only a
+// claimer of whole groups has read the grants.
+func (w *txn) holdsGrants(claimers []*claimer) bool {
+	read := slices.ContainsFunc(claimers, func(c *claimer) bool { return c.where == "" })
+	return !read || len(w.wakes.grants) > 0
 }
 
 // grantOthers grants ready groups that the handle's own receives do not need to the requests of other handles, and

@@ -186,12 +186,6 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 	if err := w.lookForAny(rs); err != nil {
 		return staged{}, err
 	}
-	var whole *claimer
-	for _, c := range claimers {
-		if c.where == "" {
-			whole = c
-		}
-	}
 	var requests []kv.KV
 	for i, c := range serving {
 		rows, err := turns[i].wait(w)
@@ -216,7 +210,7 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		}
 	}
 	looked := !w.did.wrote && !w.did.cleared
-	outcome, err := w.stage(waiting, whole, requests)
+	outcome, err := w.stage(waiting, claimers, requests)
 	if err != nil {
 		return outcome, err
 	}

@@ -132,7 +132,7 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 	w := s.own.txn(s.ctx, tx)
 	w.wakes.mayStage = true
 	o := &operation{Op: line.Op{Waits: true}, receive: &reception{claims: []*Claim{{}}}}
-	outcome, err := w.stage([]*operation{o}, w.newClaimer("", nil), nil)
+	outcome, err := w.stage([]*operation{o}, []*claimer{w.newClaimer("", nil)}, nil)
 	require.True(s.t, outcome.gone)
 	return err
 }
@@ -144,7 +144,7 @@ func (s *stagedSteps) wanting(tx kv.Tx) error {
 	requests, err := w.beginTurn("").requests.Wait(s.ctx)
 	require.NoError(s.t, err)
 	o := &operation{Op: line.Op{Waits: true}, receive: &reception{}}
-	outcome, err := w.stage([]*operation{o}, w.newClaimer("", nil), requests)
+	outcome, err := w.stage([]*operation{o}, []*claimer{w.newClaimer("", nil)}, requests)
 	require.NotZero(s.t, outcome.request)
 	return err
 }

@@ -24,13 +24,14 @@ import (
 // ("request", index, random) for any group, see staging.go. stage registers the request if receives wait. If all wanted
 // groups were granted and receives still wait, the request wants groups again. When the last receive has been served,
 // stage clears the request. It also writes the requests for lanes and by templates (stageWants). requests are the
-// oldest requests for any group, as far as they were read. c is the claimer of whole groups; nil = there is none. stage
-// does nothing unless the transaction may change the handle's requests (mayStage). The result says what stage has done.
+// oldest requests for any group, as far as they were read. claimers are those that have looked for groups; nil = there
+// are none. stage does nothing unless the transaction may change the handle's requests (mayStage). The result says what
+// stage has done.
 //
 // Footprint: registering adds no conflict. Rewriting adds a read conflict on the request. It conflicts only with a
 // sweep that takes the handle for dead, because no handle grants to a request that wants nothing. Clearing adds a read
 // conflict on the request, because a grant rewrites the request.
-func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
+func (w *txn) stage(waiting []*operation, claimers []*claimer, requests []kv.KV) (staged, error) {
 	if len(waiting) == 0 || !w.wakes.mayStage {
 		return staged{}, nil
 	}
@@ -41,14 +42,14 @@ func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged,
 			unserved++
 		}
 	}
-	outcome, err := w.stageAny(unserved, c, requests)
+	outcome, err := w.stageAny(unserved, claimers, requests)
 	outcome.wants, outcome.began = wants, outcome.began || began
 	return outcome, err
 }
 
 // stageAny is stage for the request for any group. unserved is how many of the receives that take any group have got
 // nothing.
-func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, error) {
+func (w *txn) stageAny(unserved int, claimers []*claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	index, _ := q.staging.requested()
 	switch {
@@ -73,7 +74,7 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
-	case unserved == 0 && index != 0 && !q.line.SomeTakeAny() && !c.holdsGrants():
+	case unserved == 0 && index != 0 && !q.line.SomeTakeAny() && !w.holdsGrants(claimers):
 		key := q.keys.request(index, q.waitID)
 		if err := guard.RequestClear.Read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err

@@ -206,7 +206,6 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 		}
 		return w.stage(waiting, nil, nil)
 	}
-	var whole *claimer // of the receives from whole groups
 	for _, c := range all.claimers {
 		c.owed = slices.DeleteFunc(slices.Clone(rs), func(r *reception) bool { return r.where != c.where })
 	}
@@ -221,9 +220,6 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 		}
 	}
 	for _, c := range all.claimers {
-		if c.where == "" {
-			whole = c
-		}
 		if err := c.claim(); err != nil {
 			return staged{}, err
 		}
@@ -232,7 +228,7 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	if err := w.lookForAny(rs); err != nil {
 		return staged{}, err
 	}
-	return w.stage(waiting, whole, nil)
+	return w.stage(waiting, all.claimers, nil)
 }
 
 // claimed sets did.wrote if a receive has got a claim, also one that it gets again by its receive id. Then the
