@@ -13,6 +13,7 @@ import (
 	"fdbfifo/kv/embedded"
 	recording "fdbfifo/kv/record"
 	"fdbfifo/layer/internal/lanes"
+	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -304,9 +305,10 @@ func TestGrantSeesOwnClaims(t *testing.T) {
 			w := q.txn(t.Context(), tx)
 			whole.begin()
 			lane.begin()
+			turn := line.Op{Waits: true, Turn: &line.Turn{}}
 			_, err := w.takeTurn([]*claimer{
 				w.newClaimer("", []*reception{whole}), w.newClaimer(lane.where, []*reception{lane}),
-			}, nil)
+			}, []*operation{{Op: turn, receive: whole}, {Op: turn, receive: lane}}, []*reception{whole, lane})
 			return errors.Join(err, w.did.illegal)
 		}))
 		require.Len(t, whole.claims, 1)

@@ -157,14 +157,12 @@ func (q *Queue) lineEnv() line.Env[*operation] {
 //
 // If nothing was written, or only the request (see stoodBack), the outcome has a rest with a watch on the handle's wake
 // key. Otherwise the outcome has no watch, and the line gives the next turn at once. There is a claimer for each
-// template. waiting are the operations of the receives. The turn reads, at snapshot, the oldest requests and the timers
-// of each template, in addition to the reads of the claimers.
-func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error) {
-	var rs []*reception
+// template. waiting are the operations of the receives rs. The turn reads, at snapshot, the oldest requests and the
+// timers of each template, in addition to the reads of the claimers.
+func (w *txn) takeTurn(claimers []*claimer, waiting []*operation, rs []*reception) (staged, error) {
 	var serving []*claimer // a turn for named groups alone serves no other handles
 	var turns []*turning   // of those
 	for _, c := range claimers {
-		rs = append(rs, c.owed...)
 		if !allNamed(c.owed) {
 			serving, turns = append(serving, c), append(turns, w.beginTurn(c.where))
 		}
@@ -173,19 +171,14 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 	if err != nil {
 		return staged{}, err
 	}
-	for _, c := range claimers {
-		if alone {
-			break
-		}
-		if err := c.claim(); err != nil {
-			return staged{}, err
-		}
+	claiming := claimers
+	if alone {
+		claiming = nil
 	}
-	w.claimed(rs)
-	w.noteLostWake(waiting, rs)
-	if err := w.lookForAny(rs); err != nil {
+	if err := w.claimAll(claiming, rs); err != nil {
 		return staged{}, err
 	}
+	w.noteLostWake(waiting[0].Turn, rs)
 	var requests []kv.KV
 	for i, c := range serving {
 		rows, err := turns[i].wait(w)

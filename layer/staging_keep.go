@@ -56,7 +56,7 @@ func (o *operation) acksAlone() bool {
 // receivesAny reports whether the operation is a receive from any whole group, and no turn of the waiting line.
 func (o *operation) receivesAny() bool {
 	r := o.receive
-	return r != nil && o.Turn == nil && r.o.Group == nil && r.where == "" && !r.o.Unordered
+	return r != nil && o.Turn == nil && r.o.Group == nil && r.where == ""
 }
 
 // standBack sends the receives into the waiting line without a transaction. Their first turn (a transaction for waiting
@@ -153,7 +153,7 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 // is also false unless each group is one lane, and all receives take any group and do nothing else. leaveAlone reads
 // hints, timers and grants at snapshot, and writes nothing.
 func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts int) (alone bool, err error) {
-	if !w.q.keys.plan.IsPlain() || len(waiting) == 0 || len(claimers) != 1 || w.along.kept.Owed() != "" {
+	if !w.q.keys.plan.IsPlain() || len(claimers) != 1 || w.along.kept.Owed() != "" {
 		return false, nil
 	}
 	c, first := claimers[0], waiting[0]
@@ -172,8 +172,7 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 		at.Seen, at.Again = first.Cue.Fresh, first.Cue.Again
 	}
 	other := func(o *operation) bool {
-		r := o.receive
-		return o.settle != nil || r.o.Group != nil || r.where != "" || r.o.Unordered || r.o.ReceiveID != ""
+		return o.settle != nil || o.receive.o.Group != nil || o.receive.o.ReceiveID != ""
 	}
 	if slices.ContainsFunc(waiting, other) {
 		return false, nil
@@ -290,11 +289,9 @@ const pollPlaces = 4
 // noteLostWake notes in memory that a turn started by a poll has claimed a group, of which no wake has told the handle.
 // The handles before it in the line may be dead, so for requestLife the handle polls as often as the first (see
 // pollOf).
-func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
-	if len(waiting) == 0 || waiting[0].Turn == nil || waiting[0].Turn.Cue.Why != line.WhyPoll {
-		return
-	}
-	if slices.ContainsFunc(receives, func(r *reception) bool { return len(r.claims) > 0 }) {
+func (w *txn) noteLostWake(t *line.Turn, receives []*reception) {
+	served := func(r *reception) bool { return len(r.claims) > 0 }
+	if t.Cue.Why == line.WhyPoll && slices.ContainsFunc(receives, served) {
 		w.q.staging.lostUntil.Store(w.nowMS + requestLife.Milliseconds())
 	}
 }

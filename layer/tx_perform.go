@@ -200,17 +200,11 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	if len(rs) == 0 {
 		return staged{}, nil
 	}
-	if len(all.claimers) == 0 {
-		if err := w.lookForAny(rs); err != nil {
-			return staged{}, err
-		}
-		return w.stage(waiting, nil, nil)
-	}
 	for _, c := range all.claimers {
 		c.owed = slices.DeleteFunc(slices.Clone(rs), func(r *reception) bool { return r.where != c.where })
 	}
 	if all.called {
-		return w.takeTurn(all.claimers, waiting)
+		return w.takeTurn(all.claimers, waiting, rs)
 	}
 	if len(waiting) == len(rs) {
 		if alone, err := w.leaveAlone(all.claimers, waiting, conflicts); err != nil {
@@ -219,22 +213,23 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 			return w.stage(waiting, nil, nil)
 		}
 	}
-	for _, c := range all.claimers {
-		if err := c.claim(); err != nil {
-			return staged{}, err
-		}
-	}
-	w.claimed(rs)
-	if err := w.lookForAny(rs); err != nil {
+	if err := w.claimAll(all.claimers, rs); err != nil {
 		return staged{}, err
 	}
 	return w.stage(waiting, all.claimers, nil)
 }
 
-// claimed sets did.wrote if a receive has got a claim, also one that it gets again by its receive id. Then the
-// transaction must not be done twice, and writes a receipt.
-func (w *txn) claimed(rs []*reception) {
+// claimAll lets the claimers claim for the receives rs, and then looks for a message for those with OnlyIfAny. If a
+// receive has got a claim, also one that it gets again by its receive id, claimAll sets did.wrote: then the transaction
+// must not be done twice, and writes a receipt.
+func (w *txn) claimAll(claimers []*claimer, rs []*reception) error {
+	for _, c := range claimers {
+		if err := c.claim(); err != nil {
+			return err
+		}
+	}
 	for _, r := range rs {
 		w.did.wrote = w.did.wrote || len(r.claims) > 0
 	}
+	return w.lookForAny(rs)
 }
