@@ -236,12 +236,11 @@ func (w *txn) lookSoon(turns []*turning, receives []*reception, began bool) (tim
 	}
 	since := time.Duration(0)
 	if !began {
-		since = q.staging.waitsSince()
-		if age, behind, err := w.ageOfOldest(turns, receives); err != nil {
+		age, err := w.ageOfOldest(turns, receives)
+		if err != nil {
 			return 0, err
-		} else if behind {
-			since = max(since, age)
 		}
+		since = max(age, q.staging.waitsSince())
 	}
 	if since >= transactionLife {
 		return 0, nil
@@ -253,12 +252,12 @@ func (w *txn) lookSoon(turns []*turning, receives []*reception, began bool) (tim
 	return soon, nil
 }
 
-// ageOfOldest returns how long ago the oldest request that wants groups was written. behind: that request is another
-// handle's, and all receives of this turn take any group; otherwise there is no age. The age is a guess by the versions
-// since, which grow by about versionsPerMS. ageOfOldest uses the requests that the turn has read.
-func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Duration, behind bool, err error) {
+// ageOfOldest returns how long ago the oldest request that wants groups was written. It returns 0 if that request is
+// the handle's own, or if not all receives of this turn take any group. The age is a guess by the versions since, which
+// grow by about versionsPerMS. ageOfOldest uses the requests that the turn has read.
+func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Duration, err error) {
 	if !anyGroupAlone(turns, receives) {
-		return 0, false, nil
+		return 0, nil
 	}
 	for _, row := range turns[0].rows {
 		p, wants, err := w.wanting(row)
@@ -266,15 +265,15 @@ func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Dur
 			continue
 		}
 		if p.id == w.q.waitID {
-			return 0, false, nil
+			return 0, nil
 		}
 		if wants == 0 {
 			continue
 		}
 		now, err := w.clock()
-		return time.Duration(now-p.index) * time.Millisecond / versionsPerMS, true, err
+		return time.Duration(now-p.index) * time.Millisecond / versionsPerMS, err
 	}
-	return 0, false, nil
+	return 0, nil
 }
 
 // anyGroupAlone reports whether the turn is of receives which all take any group.
@@ -326,14 +325,18 @@ func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
 // before returns how many requests for any group come before the handle's own, among those that the turn has read: at
 // most grantProbe.
 func (w *txn) before(t *turning) int {
-	own := func(row kv.KV) bool {
-		p, err := w.q.keys.parse(row.Key)
-		return err == nil && p.id == w.q.waitID
-	}
-	if i := slices.IndexFunc(t.rows, own); i >= 0 {
+	if i := ownRow(w.q, t.rows); i >= 0 {
 		return i
 	}
 	return len(t.rows)
+}
+
+// ownRow returns the place of the handle's own request among these; -1 = it is not there.
+func ownRow(q *Queue, requests []kv.KV) int {
+	return slices.IndexFunc(requests, func(row kv.KV) bool {
+		p, err := q.keys.parse(row.Key)
+		return err == nil && p.id == q.waitID
+	})
 }
 
 // moved reports whether the first of these requests is another than at the last call. A wrong answer changes only the

@@ -556,10 +556,7 @@ func (c *claimer) passOn(requests []kv.KV) error {
 	} else {
 		k.templates[c.where] = left
 	}
-	own := slices.IndexFunc(requests, func(row kv.KV) bool {
-		p, err := c.keys.parse(row.Key)
-		return err == nil && p.id == k.besides
-	})
+	own := ownRow(c.q, requests)
 	if err := k.seeAll(requests[own+1:]); err != nil {
 		return err
 	}
