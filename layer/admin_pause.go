@@ -307,9 +307,9 @@ func stepMark(
 				}
 				return done, true, err
 			},
-			pass: func(done markedStep) (bool, error) {
+			pass: func(done markedStep) bool {
 				before = &done
-				return done.next != nil, nil
+				return done.next != nil
 			},
 		}
 		if err := steps.run(true); err != nil {

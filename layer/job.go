@@ -35,11 +35,11 @@ type job[T any] struct {
 	// must not change state that the next attempt depends on, because the attempt may fail: pass changes such state.
 	attempt func(tx kv.Tx, a kv.Attempt, width int) (done T, wrote bool, err error)
 	// pass reports a finished step and moves on. more means: there is another step to do.
-	pass func(done T) (more bool, err error)
+	pass func(done T) (more bool)
 }
 
 // run does step after step while there is more to do; more says whether there is a first step. The first error of a
-// step, or of pass, ends the job, and run returns it.
+// step ends the job, and run returns it.
 func (j *job[T]) run(more bool) error {
 	for more {
 		begun := time.Now()
@@ -48,10 +48,7 @@ func (j *job[T]) run(more bool) error {
 			return err
 		}
 		took := time.Since(begun)
-		if more, err = j.pass(done); err != nil {
-			return err
-		}
-		if more && !j.reads && j.call == "" {
+		if more = j.pass(done); more && !j.reads && j.call == "" {
 			j.q.restAfter(j.ctx, took)
 		}
 	}
@@ -228,10 +225,10 @@ func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, pass f
 			found.cleared = u.cleared
 			return found, true, u.finish()
 		},
-		pass: func(found page) (bool, error) {
+		pass: func(found page) bool {
 			rest.passed(found.rows, found.width)
 			pass(found.cleared)
-			return !rest.exhausted, nil
+			return !rest.exhausted
 		},
 	}
 	return pages.run(true)

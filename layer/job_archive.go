@@ -122,15 +122,15 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 			}
 			return step, false, err
 		},
-		pass: func(step archiveStep) (bool, error) {
+		pass: func(step archiveStep) bool {
 			for _, item := range step.items {
 				if !list.add(item.ArchivedItem, item.Body) {
 					next = lastReadable(list.rows)
-					return false, nil
+					return false
 				}
 			}
 			walk.pass(step)
-			return !walk.ended, nil
+			return !walk.ended
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {
@@ -530,7 +530,7 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			err := r.perform(ctx, tx, width)
 			return r, !o.DryRun && r.done > 0, err
 		},
-		pass: func(r replayStep) (bool, error) {
+		pass: func(r replayStep) bool {
 			report.Scanned += int64(r.step.scanned)
 			report.Done += r.done
 			report.Unreadable += r.unreadable
@@ -541,7 +541,7 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 				o.Progress(report)
 			}
 			walk.pass(r.step)
-			return !walk.ended && report.Done < limit, nil
+			return !walk.ended && report.Done < limit
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {

@@ -120,7 +120,7 @@ func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 			}
 			return s.purged, s.done.Items > 0, s.finish()
 		},
-		pass: func(s purged) (bool, error) {
+		pass: func(s purged) bool {
 			p.purgePlace, p.begun = s.place, true
 			p.report.Items += s.done.Items
 			p.report.Kept += s.done.Kept
@@ -128,7 +128,7 @@ func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 			if o.Progress != nil {
 				o.Progress(p.report)
 			}
-			return p.next != nil, nil
+			return p.next != nil
 		},
 	}
 	err := steps.run(true)
@@ -410,13 +410,13 @@ func (p *purger) besides(
 			}
 			return found, true, s.finish()
 		},
-		pass: func(found page) (bool, error) {
+		pass: func(found page) bool {
 			rest.passed(found.rows, found.width)
 			p.begun = p.begun || found.cleared > 0
 			if *counted += found.cleared; found.cleared > 0 && p.o.Progress != nil {
 				p.o.Progress(p.report)
 			}
-			return !rest.exhausted, nil
+			return !rest.exhausted
 		},
 	}
 	return pages.run(true)

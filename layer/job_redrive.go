@@ -215,7 +215,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 	steps := job[sweptStep]{
 		q: s.q, ctx: s.ctx, width: deadStepRows, once: true, reads: s.dryRun,
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (sweptStep, bool, error) { return s.attempt(walk, tx, width) },
-		pass: func(done sweptStep) (bool, error) {
+		pass: func(done sweptStep) bool {
 			walk.pass(done.deadStep)
 			s.report.Scanned += int64(done.scanned)
 			s.report.Done += done.done
@@ -230,7 +230,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 			if s.progress != nil {
 				s.progress(s.report)
 			}
-			return !walk.ended && s.report.Done < s.limit, nil
+			return !walk.ended && s.report.Done < s.limit
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {
@@ -748,16 +748,16 @@ func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error)
 			}
 			return step, false, err
 		},
-		pass: func(step deadStep) (bool, error) {
+		pass: func(step deadStep) bool {
 			for _, row := range step.rows {
 				if !list.add(row.letter, row.letter.Body) {
 					last := list.rows[len(list.rows)-1].ID
 					next = &last
-					return false, nil
+					return false
 				}
 			}
 			walk.pass(step)
-			return !walk.ended, nil
+			return !walk.ended
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {

@@ -359,11 +359,11 @@ func (s *sweeper) pagesUntil(
 			cleared, err := visit(tx, rows, len(rows) == width)
 			return page{rows: rows, width: width, cleared: cleared}, true, err
 		},
-		pass: func(p page) (bool, error) {
+		pass: func(p page) bool {
 			rest.passed(p.rows, p.width)
 			s.passed(len(p.rows), p.cleared, counted)
 			over := enough != nil && enough(len(p.rows), p.cleared)
-			return !rest.exhausted && !over, nil
+			return !rest.exhausted && !over
 		},
 	}
 	return pages.run(true)
@@ -404,12 +404,12 @@ func (s *sweeper) archived() error {
 			cleared, done, err := s.forget(tx, rows, config.Archive)
 			return page{rows: done, width: width, cleared: cleared}, true, err
 		},
-		pass: func(p page) (bool, error) {
+		pass: func(p page) bool {
 			rest.passed(p.rows, p.width)
 			s.passed(len(p.rows), p.cleared, &s.report.Archived)
 			// A step which has cleared something may have ended at a bound: then more rows follow.
 			rest.exhausted = rest.exhausted && p.cleared == 0
-			return !rest.exhausted, nil
+			return !rest.exhausted
 		},
 	}
 	return entries.run(true)
@@ -978,10 +978,10 @@ func (s *sweeper) overdue() error {
 			t := &overdueStep{rest: rest}
 			return t, true, t.run(s.q.txn(s.ctx, tx), width)
 		},
-		pass: func(t *overdueStep) (bool, error) {
+		pass: func(t *overdueStep) bool {
 			rest.Begin = t.next
 			s.passed(t.keys, int64(t.aged), &s.report.PastRetention)
-			return t.next != nil, nil
+			return t.next != nil
 		},
 	}
 	return heads.run(true)
