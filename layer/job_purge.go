@@ -667,7 +667,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	}
 	if isCorrupt(err) {
 		s.done.Kept += int64(len(r.items))
-		return freeAll(s.txn, free)
+		return s.freeAll(free)
 	}
 	if err != nil {
 		return err
@@ -692,7 +692,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	})
 	s.done.Kept += int64(len(r.items) - len(gone))
 	if len(gone) == 0 {
-		return freeAll(s.txn, free)
+		return s.freeAll(free)
 	}
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
@@ -713,17 +713,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 			}
 		}
 	}
-	return freeAll(s.txn, free)
-}
-
-// freeAll sets lanes free: see free. They must have no locks.
-func freeAll(w *txn, free []string) error {
-	for _, lane := range free {
-		if err := w.free(lane); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.freeAll(free)
 }
 
 // learnFacets sets the facets of the unreadable items of a run, as far as strayFacets finds them: then the items' keys
