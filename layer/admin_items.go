@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,9 +98,7 @@ type SkipOptions struct {
 // Errors: as Cancel's; ErrNoItem if the group is empty; ErrInvalidUTF8, and *LimitError for By and Reason.
 func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
 	var id ID
-	if o.By != "" {
-		a.by = o.By
-	}
+	a.by = cmp.Or(o.By, a.by)
 	err := a.act(ctx, VerbSkip, &group, o.Head, func(ctx context.Context) (n int, err error) {
 		id, err = onceFor(ctx, a.q, txFor(a.q, "skip"), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
 			id, err := a.skip(ctx, tx, group, o)
@@ -120,10 +119,7 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 	if err := checkByReason(o.By, o.Reason); err != nil {
 		return ID{}, wrap("skip", err)
 	}
-	if o.By == "" {
-		o.By = a.who()
-	}
-	reason := "skipped by " + o.By
+	reason := "skipped by " + a.who()
 	if o.Reason != "" {
 		reason += ": " + o.Reason
 	}

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,13 +58,13 @@ type ResumeOptions struct {
 	Mark *Mark
 }
 
-// seen returns ErrChanged if o.Mark, the mark that the caller has seen, is another than m; nil = it is m, or o has
-// none.
-func (o *ResumeOptions) seen(m *rec.Mark) error {
-	if o.Mark == nil {
+// seenMark returns ErrChanged if m is another mark than seen, the mark that the caller has seen; nil = any mark is
+// right.
+func seenMark(seen *Mark, m *rec.Mark) error {
+	if seen == nil {
 		return nil
 	}
-	seen, now := *o.Mark, *publicMark(m)
+	now := *publicMark(m)
 	if now.Status == seen.Status && now.By == seen.By && now.Reason == seen.Reason &&
 		millis(now.Since) == millis(seen.Since) {
 		return nil
@@ -71,16 +72,11 @@ func (o *ResumeOptions) seen(m *rec.Mark) error {
 	return fmt.Errorf("%w: %s", ErrChanged, now)
 }
 
-// pauseMark returns the mark of a pause which begins now. Its author is o.By, or else who. An error means that the name
-// of the author or the reason is too long or not UTF-8.
-func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
-	if o.By == "" {
-		o.By = who
-	}
-	if err := checkByReason(o.By, o.Reason); err != nil {
-		return rec.Mark{}, err
-	}
-	return rec.Mark{Kind: rec.MarkPause, By: o.By, Reason: o.Reason, SinceMS: w.nowMS}, nil
+// pauseMark returns the mark of a pause that begins now. An error means that the name of the author or the reason is too
+// long or not UTF-8.
+func (w *txn) pauseMark(by, reason string) (rec.Mark, error) {
+	m := rec.Mark{Kind: rec.MarkPause, By: by, Reason: reason, SinceMS: w.nowMS}
+	return m, checkByReason(by, reason)
 }
 
 // PauseGroup keeps a group, also an empty group, from being received and taken from, from the commit on. PauseGroup
@@ -97,9 +93,7 @@ func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
-	if o.By != "" {
-		a.by = o.By
-	}
+	a.by = cmp.Or(o.By, a.by)
 	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, s *markedStep) (markedStep, error) {
 		return pauseGroup(ctx, a, tx, group, o, s, most)
 	})
@@ -131,7 +125,6 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 func pauseGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, before *markedStep, most int,
 ) (done markedStep, err error) {
-	q := a.q
 	if err := checkGroup(group); err != nil {
 		return done, wrap("pause", err)
 	}
@@ -139,14 +132,13 @@ func pauseGroup(
 		return done, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
 	if o.Token != 0 {
-		if err := q.keys.plan.CheckOneHolder("Token", ErrOptions); err != nil {
+		if err := a.q.keys.plan.CheckOneHolder("Token", ErrOptions); err != nil {
 			return done, wrap("pause", err)
 		}
 	}
-	var now rec.Mark
-	err = q.operate(ctx, tx, func(w *txn) error {
-		var err error
-		if now, err = w.pauseMark(o, a.who()); err != nil {
+	err = a.q.operate(ctx, tx, func(w *txn) error {
+		m, err := w.pauseMark(cmp.Or(o.By, a.who()), o.Reason)
+		if err != nil {
 			return err
 		}
 		if err := w.sawToken(group, o.Token); err != nil {
@@ -155,15 +147,14 @@ func pauseGroup(
 		var r *rec.Record
 		var from []byte
 		if before == nil {
-			r, err = w.mark(group, now)
+			r, err = w.mark(group, m)
 		} else if r, err = w.guarded(guard.MarkGroup).readLock(group); err == nil {
 			from, err = before.next, stillMarked(r.Mark(), before.mark)
 		}
 		if err != nil {
 			return err
 		}
-		now = *r.Mark()
-		if !o.Force {
+		if done.mark = publicMark(r.Mark()); !o.Force {
 			return nil
 		}
 		if r.Claim() != nil {
@@ -173,14 +164,7 @@ func pauseGroup(
 		done.next, err = w.endParts(group, from, most)
 		return err
 	})
-	if err != nil {
-		return markedStep{}, wrap("pause", err)
-	}
-	done.mark = publicMark(&now)
-	if before != nil {
-		done.mark = before.mark
-	}
-	return done, nil
+	return done, wrap("pause", err)
 }
 
 // stillMarked returns ErrChanged if a group has no mark, or another than given, which a call has given it. now is the
@@ -189,8 +173,7 @@ func stillMarked(now *rec.Mark, given *Mark) error {
 	if now == nil {
 		return fmt.Errorf("%w: the group was resumed", ErrChanged)
 	}
-	o := ResumeOptions{Mark: given}
-	return o.seen(now)
+	return seenMark(given, now)
 }
 
 // sawToken reads the lock of a group, with a conflict, and returns ErrChanged if the group is held under another token
@@ -258,7 +241,7 @@ func resumeGroup(
 			done = *before
 		}
 		old, next, err := w.unmarkAll(group, func(m *rec.Mark) error {
-			err := o.seen(m)
+			err := seenMark(o.Mark, m)
 			if err != nil {
 				done.changed = err
 			}
@@ -302,7 +285,7 @@ func stepMark(
 			q: a.q, ctx: ctx, width: lanesOfStep, call: string(v),
 			attempt: func(tx kv.Tx, _ kv.Attempt, width int) (done markedStep, wrote bool, err error) {
 				done, err = step(tx, width, before)
-				if limit := (*LimitError)(nil); errors.As(err, &limit) && limit.What == whatTransaction {
+				if limit, ok := errors.AsType[*LimitError](err); ok && limit.What == whatTransaction {
 					err = fmt.Errorf("%w: %w", errTooLarge, err)
 				}
 				return done, true, err
@@ -329,7 +312,8 @@ func stepMark(
 // Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 	defer a.q.followed.forget()
-	return a.actMark(ctx, VerbPause, nil, o.By, func(tx kv.Tx) (Mark, error) { return a.pause(ctx, tx, o) })
+	a.by = cmp.Or(o.By, a.by)
+	return a.actMark(ctx, VerbPause, func(tx kv.Tx) (Mark, error) { return a.pause(ctx, tx, o) })
 }
 
 // pause does the work of Pause in the transaction tx, and returns the pause that is in force then: its own, or one that
@@ -343,7 +327,7 @@ func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error
 	var now rec.Mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
-		if now, err = w.pauseMark(o, a.who()); err != nil {
+		if now, err = w.pauseMark(cmp.Or(o.By, a.who()), o.Reason); err != nil {
 			return err
 		}
 		old, err := w.guarded(guard.QueuePause).readPause()
@@ -368,7 +352,7 @@ func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {
 	defer a.q.followed.forget()
-	return a.actMark(ctx, VerbResume, nil, "", func(tx kv.Tx) (Mark, error) { return a.resume(ctx, tx, o) })
+	return a.actMark(ctx, VerbResume, func(tx kv.Tx) (Mark, error) { return a.resume(ctx, tx, o) })
 }
 
 // resume is Resume in a transaction. It reads and clears the field paused of meta, and wakes the handles whose receives
@@ -384,7 +368,7 @@ func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, err
 		if old == nil {
 			return fmt.Errorf("%w: the queue", ErrNotPaused)
 		}
-		if err := o.seen(old); err != nil {
+		if err := seenMark(o.Mark, old); err != nil {
 			return err
 		}
 		was = *old
@@ -412,25 +396,13 @@ func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) 
 	return *publicMark(m), true, nil
 }
 
-// onceMark runs fn, which returns a mark, in a transaction of the handle that happens once. call names the error.
-func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
-	m, err := onceFor(ctx, q, txFor(q, call), func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
-		m, err := fn(tx)
-		return m, true, err
-	})
-	return m, wrap(call, err)
-}
-
-// actMark runs do, which returns a mark, in a transaction that happens once, and tells the hooks. by, if not "", is the
-// name of the operator. group is nil if the whole queue is meant.
-func (a Admin) actMark(
-	ctx context.Context, v Verb, group *string, by string, do func(tx kv.Tx) (Mark, error),
-) (m Mark, err error) {
-	if by != "" {
-		a.by = by
-	}
-	err = a.act(ctx, v, group, ID{}, func(ctx context.Context) (n int, err error) {
-		m, err = a.q.onceMark(ctx, string(v), do)
+// actMark runs do, which returns the mark of the whole queue, in a transaction that happens once, and tells the hooks.
+func (a Admin) actMark(ctx context.Context, v Verb, do func(tx kv.Tx) (Mark, error)) (m Mark, err error) {
+	err = a.act(ctx, v, nil, ID{}, func(ctx context.Context) (int, error) {
+		m, err = onceFor(ctx, a.q, txFor(a.q, string(v)), func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
+			m, err := do(tx)
+			return m, true, err
+		})
 		return 0, err
 	})
 	return m, err

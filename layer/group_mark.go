@@ -20,7 +20,7 @@ import (
 // A mark on an empty group stays too. An enqueue into the group writes its hint as usual. The hint is stale while the
 // mark is there, and may be cleared. So the transaction that removes the mark looks for the head and sets the hint.
 
-// mark marks a group, and returns the new record of the group's lock. A group which is marked already stays unchanged,
+// mark marks a group, and returns the new record of the group's lock. A group that is marked already stays unchanged,
 // but a halt replaces a pause: the failed item needs to be looked at before the group continues.
 //
 // Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding which gives way.

@@ -91,7 +91,8 @@ func (s *markSteps) marking(group string, kind rec.MarkKind) func(tx kv.Tx) erro
 }
 
 func (s *markSteps) unmarking(group string) func(tx kv.Tx) error {
-	return s.within(func(w *txn) error { _, err := w.unmark(group, (&ResumeOptions{}).seen); return err })
+	all := func(*rec.Mark) error { return nil }
+	return s.within(func(w *txn) error { _, err := w.unmark(group, all); return err })
 }
 
 func (s *markSteps) run(fn func(tx kv.Tx) error) {
