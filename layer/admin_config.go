@@ -50,18 +50,8 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 		return Config{}, 0, wrap("configure", fmt.Errorf("%w: no function that changes the configuration", ErrOptions))
 	}
 	var rate Rate // before
-	rising := false
-	type configured struct {
-		version int64
-		config  Config
-	}
-	now, err := onceFor(ctx, q, txFor(q, "configure"), func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
-		stored, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
-		if err != nil {
-			return configured{}, false, err
-		}
-		rising = stored.shards.isRising()
-		return configured{version: stored.version, config: stored.config}, true, nil
+	now, err := onceOf(ctx, q, txFor(q, "configure"), func(tx kv.Tx) (storedConfig, error) {
+		return q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
 	})
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
@@ -71,7 +61,7 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 		s := sweeper{q: q, ctx: ctx} // which reads the configuration, because it may have changed since
 		err = s.paces()
 	}
-	if err == nil && rising {
+	if err == nil && now.shards.isRising() {
 		err = q.finishRaise(ctx)
 	}
 	return now.config.copied(), now.version, wrap("configure", err)

@@ -100,10 +100,7 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 	var id ID
 	a.by = cmp.Or(o.By, a.by)
 	err := a.act(ctx, VerbSkip, &group, o.Head, func(ctx context.Context) (n int, err error) {
-		id, err = onceFor(ctx, a.q, txFor(a.q, "skip"), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
-			id, err := a.skip(ctx, tx, group, o)
-			return id, true, err
-		})
+		id, err = onceOf(ctx, a.q, txFor(a.q, "skip"), func(tx kv.Tx) (ID, error) { return a.skip(ctx, tx, group, o) })
 		return 1, err
 	})
 	return id, err

@@ -399,10 +399,7 @@ func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) 
 // actMark runs do, which returns the mark of the whole queue, in a transaction that happens once, and tells the hooks.
 func (a Admin) actMark(ctx context.Context, v Verb, do func(tx kv.Tx) (Mark, error)) (m Mark, err error) {
 	err = a.act(ctx, v, nil, ID{}, func(ctx context.Context) (int, error) {
-		m, err = onceFor(ctx, a.q, txFor(a.q, string(v)), func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
-			m, err := do(tx)
-			return m, true, err
-		})
+		m, err = onceOf(ctx, a.q, txFor(a.q, string(v)), do)
 		return 0, err
 	})
 	return m, err
@@ -443,9 +440,8 @@ type Holder struct {
 func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
 	var h Holder
 	err := a.act(ctx, VerbForceRelease, &group, ID{}, func(ctx context.Context) (n int, err error) {
-		h, err = onceFor(ctx, a.q, txFor(a.q, "force release"), func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
-			h, err := a.ForceReleaseTx(ctx, tx, group, o)
-			return h, true, err
+		h, err = onceOf(ctx, a.q, txFor(a.q, "force release"), func(tx kv.Tx) (Holder, error) {
+			return a.ForceReleaseTx(ctx, tx, group, o)
 		})
 		return h.Outstanding, err
 	})

@@ -680,13 +680,13 @@ func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 // onceWith is Once with the given options of the transaction. It always writes a receipt, and adds the read conflict of
 // guardReceiptDrop.
 func onceWith(ctx context.Context, q *Queue, o kv.TxOptions, fn func(tx kv.Tx) error) error {
-	_, err := onceFor(ctx, q, o, func(tx kv.Tx, _ kv.Attempt) (none struct{}, wrote bool, err error) {
+	_, err := onceOf(ctx, q, o, func(tx kv.Tx) (none struct{}, err error) {
 		// Before fn, which may change the configuration: the handle must not use a change that is not committed.
 		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
-			return none, false, err
+			return none, err
 		}
-		return none, true, q.guardReceiptDrop(ctx, tx, follow)
+		return none, q.guardReceiptDrop(ctx, tx, follow)
 	})
 	return err
 }
@@ -720,6 +720,14 @@ func onceFor[T any](
 ) (T, error) {
 	return onceKnown(ctx, q, o, body,
 		func(kv.Tx, T) error { return nil }, func(*ownReceipt, map[int64]T) bool { return false })
+}
+
+// onceOf is onceFor for a body that always writes.
+func onceOf[T any](ctx context.Context, q *Queue, o kv.TxOptions, body func(tx kv.Tx) (T, error)) (T, error) {
+	return onceFor(ctx, q, o, func(tx kv.Tx, _ kv.Attempt) (T, bool, error) {
+		result, err := body(tx)
+		return result, true, err
+	})
 }
 
 // onceKnown is onceFor with two more functions. applied is called with the result of an earlier attempt, and may read
