@@ -47,14 +47,14 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 // then finishes a raise of the shards. The version is 0 if nothing was stored.
 func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	if change == nil {
-		return Config{}, 0, wrap("configure", fmt.Errorf("%w: no function that changes the configuration", ErrOptions))
+		return Config{}, 0, fmt.Errorf("%w: no function that changes the configuration", ErrOptions)
 	}
 	var rate Rate // before
 	now, err := onceOf(ctx, q, txFor(q, "configure"), func(tx kv.Tx) (storedConfig, error) {
 		return q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
 	})
 	if err != nil {
-		return Config{}, 0, wrap("configure", err)
+		return Config{}, 0, err
 	}
 	q.followed.learnConfig(now.config, now.version, q.aging.now(q.opts.Now))
 	if now.config.MaxRate != rate && !rate.isNone() {
@@ -64,7 +64,7 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 	if err == nil && now.shards.isRising() {
 		err = q.finishRaise(ctx)
 	}
-	return now.config.copied(), now.version, wrap("configure", err)
+	return now.config.copied(), now.version, err
 }
 
 // configure stores the configuration as change leaves it, in the field config of meta, and returns it. It also touches

@@ -111,10 +111,10 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
-		return ID{}, wrap("skip", err)
+		return ID{}, err
 	}
 	if err := checkByReason(o.By, o.Reason); err != nil {
-		return ID{}, wrap("skip", err)
+		return ID{}, err
 	}
 	reason := "skipped by " + a.who()
 	if o.Reason != "" {
@@ -150,7 +150,7 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 			return nil
 		})
 	})
-	return id, wrap("skip", err)
+	return id, err
 }
 
 // Edit changes the body and the headers of a waiting item. change gets the current message and changes it. change may
@@ -172,13 +172,13 @@ func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) e
 // item and its parts. In a queue with facets it reads more, and may write keys lane and hints: see ReplaceTx.
 func (a Admin) edit(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
 	if err := checkID(id); err != nil {
-		return wrap("edit", err)
+		return err
 	}
 	if change == nil {
-		return wrap("edit", fmt.Errorf("%w: no function that changes the message", ErrOptions))
+		return fmt.Errorf("%w: no function that changes the message", ErrOptions)
 	}
 	called := func(m *Message) error { return given(change(m)) }
-	return wrap("edit", interfere(ctx, a.q, tx, func(w *txn) error { return w.edit(id, called) }))
+	return interfere(ctx, a.q, tx, func(w *txn) error { return w.edit(id, called) })
 }
 
 // waiting is an item that is not in flight, as waitingItem has read it.

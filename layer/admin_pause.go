@@ -111,7 +111,7 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
 	done, err := pauseGroup(ctx, a, tx, group, o, nil, allLanes)
 	if err != nil {
-		return Mark{}, err
+		return Mark{}, wrap("pause", err)
 	}
 	return *done.mark, nil
 }
@@ -126,14 +126,14 @@ func pauseGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, before *markedStep, most int,
 ) (done markedStep, err error) {
 	if err := checkGroup(group); err != nil {
-		return done, wrap("pause", err)
+		return done, err
 	}
 	if o.Token != 0 && !o.Force {
-		return done, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
+		return done, fmt.Errorf("%w: a token without Force", ErrOptions)
 	}
 	if o.Token != 0 {
 		if err := a.q.keys.plan.CheckOneHolder("Token", ErrOptions); err != nil {
-			return done, wrap("pause", err)
+			return done, err
 		}
 	}
 	err = a.q.operate(ctx, tx, func(w *txn) error {
@@ -164,7 +164,7 @@ func pauseGroup(
 		done.next, err = w.endParts(group, from, most)
 		return err
 	})
-	return done, wrap("pause", err)
+	return done, err
 }
 
 // stillMarked returns ErrChanged if a group has no mark, or another than given, which a call has given it. now is the
@@ -218,7 +218,7 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
 	done, err := resumeGroup(ctx, a, tx, group, o, nil, allLanes)
 	if err != nil {
-		return Mark{}, err
+		return Mark{}, wrap("resume", err)
 	}
 	return *done.mark, nil
 }
@@ -234,7 +234,7 @@ func resumeGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, before *markedStep, most int,
 ) (done markedStep, err error) {
 	if err := checkGroup(group); err != nil {
-		return done, wrap("resume", err)
+		return done, err
 	}
 	err = a.q.operate(ctx, tx, func(w *txn) error {
 		if before != nil {
@@ -261,7 +261,7 @@ func resumeGroup(
 		}
 		return fmt.Errorf("%w: group %q", ErrNotPaused, group)
 	})
-	return done, wrap("resume", err)
+	return done, err
 }
 
 // markedStep is the result of a step of stepMark, together with the steps before it.
@@ -296,7 +296,7 @@ func stepMark(
 			},
 		}
 		if err := steps.run(true); err != nil {
-			return 0, wrap(string(v), err)
+			return 0, err
 		}
 		m = *before.mark
 		return 0, nil
@@ -322,7 +322,7 @@ func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
 	q := a.q
 	if o.Force || o.Token != 0 {
-		return Mark{}, wrap("pause", fmt.Errorf("%w: Force and Token are for one group", ErrOptions))
+		return Mark{}, fmt.Errorf("%w: Force and Token are for one group", ErrOptions)
 	}
 	var now rec.Mark
 	err := q.operate(ctx, tx, func(w *txn) error {
@@ -341,7 +341,7 @@ func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error
 		tx.Set(q.keys.meta(metaPaused), now.PackPause())
 		return nil
 	})
-	return *publicMark(&now), wrap("pause", err)
+	return *publicMark(&now), err
 }
 
 // Resume ends the pause of the queue, returns the ended pause, and wakes waiting receives.
@@ -375,7 +375,7 @@ func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, err
 		tx.Clear(q.keys.meta(metaPaused))
 		return w.wakeAll()
 	})
-	return *publicMark(&was), wrap("resume", err)
+	return *publicMark(&was), err
 }
 
 // Paused returns the pause of the queue; paused is false if there is none.
@@ -547,13 +547,13 @@ func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error
 func (a Admin) retryNow(ctx context.Context, tx kv.Tx, group string, o RetryOptions) error {
 	q := a.q
 	if err := checkGroup(group); err != nil {
-		return wrap("retry now", err)
+		return err
 	}
 	lane, err := q.keys.laneAt(group, o.Where)
 	if err != nil {
-		return wrap("retry now", err)
+		return err
 	}
-	return wrap("retry now", q.operate(ctx, tx, func(w *txn) error {
+	return q.operate(ctx, tx, func(w *txn) error {
 		held, r, err := w.delayOf(lane)
 		if err != nil {
 			return err
@@ -578,5 +578,5 @@ func (a Admin) retryNow(ctx context.Context, tx kv.Tx, group string, o RetryOpti
 			return err
 		}
 		return w.free(lane)
-	}))
+	})
 }

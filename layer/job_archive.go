@@ -498,7 +498,8 @@ const replayBytes = 1 << 20
 // ErrClosed, and the engine's.
 func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	if o.DryRun {
-		return a.q.replay(ctx, f, o)
+		report, err := a.q.replay(ctx, f, o)
+		return report, wrap("replay", err)
 	}
 	var report ReplayReport
 	err := a.act(ctx, VerbReplay, f.Group, ID{}, func(ctx context.Context) (n int, err error) {
@@ -517,11 +518,11 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		err = f.checkChosen()
 	}
 	if err != nil {
-		return report, wrap("replay", err)
+		return report, err
 	}
 	walk, err := q.walkArchive(ctx, f, o.After)
 	if err != nil {
-		return report, wrap("replay", err)
+		return report, err
 	}
 	steps := job[replayStep]{
 		q: q, ctx: ctx, width: archiveRows, once: true, reads: o.DryRun,
@@ -545,7 +546,7 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {
-		return report, wrap("replay", err)
+		return report, err
 	}
 	report.More = !walk.ended
 	return report, nil

@@ -92,23 +92,23 @@ func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	switch {
 	case o.Group == nil && !o.All:
-		return p.report, wrap("purge", fmt.Errorf("%w: set Group, or All for all groups of the queue", ErrOptions))
+		return p.report, fmt.Errorf("%w: set Group, or All for all groups of the queue", ErrOptions)
 	case o.Group != nil && o.All:
-		return p.report, wrap("purge", fmt.Errorf("%w: all groups, and group %q", ErrOptions, *o.Group))
+		return p.report, fmt.Errorf("%w: all groups, and group %q", ErrOptions, *o.Group)
 	case o.Group == nil && o.Head != ID{}:
-		return p.report, wrap("purge", fmt.Errorf("%w: the head of no group", ErrOptions))
+		return p.report, fmt.Errorf("%w: the head of no group", ErrOptions)
 	}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {
-			return p.report, wrap("purge", err)
+			return p.report, err
 		}
 		p.section = q.keys.items(*o.Group)
 	}
 	if err := p.states(); err != nil {
-		return p.report, wrap("purge", err)
+		return p.report, err
 	}
 	if err := p.paces(); err != nil {
-		return p.report, wrap("purge", err)
+		return p.report, err
 	}
 	p.next = p.section.Begin
 	steps := job[purged]{
@@ -135,7 +135,7 @@ func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 	if err == nil && o.Force {
 		err = p.clearUnreadable()
 	}
-	return p.report, wrap("purge", err)
+	return p.report, err
 }
 
 // purger is a purge under way.
