@@ -95,6 +95,32 @@ type page struct {
 	cleared int64   // how many rows the step has cleared; of the archive, how many items
 }
 
+// eachPage runs the job j, whose steps go through a range of keys, page by page. visit gets the rows of a page, read at
+// snapshot, and whether there may be more behind them. It returns how many rows it has cleared. A page may be empty,
+// and if its transaction is repeated visit gets it again. passed gets the numbers of the rows of a page and of those
+// cleared, and ends the job by returning true. name is the name of the rows in errors.
+func eachPage(
+	j job[page], of kv.KeyRange, name string,
+	visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error),
+	passed func(rows int, cleared int64) (enough bool),
+) error {
+	rest := newCursor(of)
+	j.attempt = func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+		rows, err := rest.read(tx.Snapshot(), width).Wait(j.ctx)
+		if err != nil {
+			return page{}, false, fmt.Errorf("read %s: %w", name, err)
+		}
+		cleared, err := visit(tx, rows, len(rows) == width)
+		return page{rows: rows, width: width, cleared: cleared}, cleared > 0, err
+	}
+	j.pass = func(p page) bool {
+		rest.passed(p.rows, p.width)
+		enough := passed(len(p.rows), p.cleared)
+		return !rest.exhausted && !enough
+	}
+	return j.run(true)
+}
+
 // stepWidth returns how many rows this attempt of a step takes: width for the first attempt, half as many after each
 // failure. So a step whose transaction is too long for a slow cluster, too large, or in conflict with others, succeeds
 // in the end.
@@ -207,31 +233,20 @@ func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 // lane with items gets a hint, a lock its timer.
 
 // clearUnreadable clears the rows in a range of keys that cannot be read, and those whose item is gone: see clearFrom.
-// It works in a job, which reads pages at snapshot. It calls pass with the number of rows that each step has cleared.
-func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, pass func(cleared int64)) error {
-	rest := newCursor(section)
-	pages := job[page]{
-		q: q, ctx: ctx, width: sweepPage,
-		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
-			found := page{width: width}
-			var err error
-			if found.rows, err = rest.read(tx.Snapshot(), width).Wait(ctx); err != nil {
-				return found, false, fmt.Errorf("read rows: %w", err)
-			}
+// It works in a job. It calls passed with the number of rows that each step has cleared.
+func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, passed func(cleared int64)) error {
+	return eachPage(job[page]{q: q, ctx: ctx, width: sweepPage}, section, "rows",
+		func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 			u := unreadableStep{txn: q.txn(ctx, tx)}
-			if err := u.clearFrom(found.rows); err != nil {
-				return found, false, err
+			if err := u.clearFrom(rows); err != nil {
+				return 0, err
 			}
-			found.cleared = u.cleared
-			return found, true, u.finish()
+			return u.cleared, u.finish()
 		},
-		pass: func(found page) bool {
-			rest.passed(found.rows, found.width)
-			pass(found.cleared)
-			return !rest.exhausted
-		},
-	}
-	return pages.run(true)
+		func(_ int, cleared int64) bool {
+			passed(cleared)
+			return false
+		})
 }
 
 // clearUnreadable is the end of a purge by force. It clears the unreadable rows in all sections of the purge, and

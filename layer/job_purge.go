@@ -297,23 +297,26 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	return nil
 }
 
-// held returns the record in the group's lock; nil = there is none. kept means: leave the group alone, because the
-// record cannot be read. With Force, held clears such a lock instead. If a dead handle has the group by its heartbeat,
-// held first ends that claim, see withoutDead.
-func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
+// held returns the record in the group's lock; nil = there is none. keeps: the record has a live claim, whose items the
+// purge must keep, or cannot be read (then it is nil), so that the purge must leave the group alone. With Force nothing
+// keeps the items: held clears a lock that cannot be read. If a dead handle has the group by its heartbeat, held first
+// ends that claim, see withoutDead.
+func (s *purgeStep) held(r *purgeRun) (held *rec.Record, keeps bool, err error) {
 	held, err = s.waitLock(r.group, r.lock)
 	if isCorrupt(err) {
-		if !s.p.o.Force {
-			return nil, true, nil
+		if s.p.o.Force {
+			s.put(r.group, rec.Unreadable, nil, 0)
 		}
-		s.put(r.group, rec.Unreadable, nil, 0)
-		return nil, false, nil
+		return nil, !s.p.o.Force, nil
 	}
 	if err != nil || held == nil {
 		return nil, false, err
 	}
-	held, err = withoutDead(s.txn, guard.PurgeLock, r.group, held)
-	return held, false, err
+	if held, err = withoutDead(s.txn, guard.PurgeLock, r.group, held); err != nil {
+		return nil, false, err
+	}
+	keeps, err = s.inHand(held)
+	return held, keeps, err
 }
 
 // states clears the states (state) of the purged groups, with or without items. Groups in flight keep theirs, unless
@@ -321,24 +324,13 @@ func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
-	return p.besides(nameState, func(s *purgeStep, group string, key []byte) (bool, error) {
-		lock := guard.PurgeLock.Get(s.tx, s.keys.lock(group))
-		l, kept, err := s.held(&purgeRun{group: group, lock: lock})
-		if err != nil || kept {
-			return false, err
-		}
-		if inHand, err := s.inHand(l); err != nil || inHand {
-			return false, err
-		}
+	return p.besides(nameState, &p.report.States, func(s *purgeStep, r *purgeRun, l *rec.Record) error {
 		// If an unreadable lock is gone now, nothing leads to the group.
-		if v, _ := lock.Wait(s.ctx); l == nil && v != nil {
-			if err := s.free(group); err != nil {
-				return false, err
-			}
+		if v, _ := r.lock.Wait(s.ctx); l == nil && v != nil {
+			return s.free(r.group)
 		}
-		s.tx.Clear(key)
-		return true, s.excludeHolders(guard.PurgeExclude, group)
-	}, &p.report.States)
+		return nil
+	})
 }
 
 // paces clears the used rates (pace) of the purged groups. A group which waits for the rate becomes ready: it gets a
@@ -346,80 +338,67 @@ func (p *purger) states() error {
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) paces() error {
-	cleared := int64(0)
-	return p.besides(namePace, func(s *purgeStep, group string, key []byte) (bool, error) {
-		l, kept, err := s.held(&purgeRun{group: group, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(group))})
-		if err != nil || kept {
-			return false, err
+	return p.besides(namePace, new(int64), func(s *purgeStep, r *purgeRun, l *rec.Record) error {
+		if l != nil {
+			return nil
 		}
-		if inHand, err := s.inHand(l); err != nil || inHand {
-			return false, err
+		head, err := s.firstItem(s.keys.items(r.group))
+		if err != nil || head == nil {
+			return err
 		}
-		s.tx.Clear(key)
-		if err := s.excludeHolders(guard.PurgeExclude, group); err != nil || l != nil {
-			return true, err
-		}
-		head, err := s.head(group).Wait(s.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read head: %w", err)
-		}
-		if !s.keys.items(group).Contains(head) {
-			return true, nil
-		}
-		return true, s.free(group)
-	}, &cleared)
+		return s.free(r.group)
+	})
 }
 
-// besides calls visit for each purged group that has a row in the section name, page by page, in steps that happen
-// once. The rows are read at snapshot. visit gets the group and the key of its row, and reports whether it has cleared
-// the row. counted counts the cleared rows.
+// besides clears the rows of the purged groups in the section name, page by page, in steps that happen once, except of
+// groups that something keeps (held). The rows are read at snapshot. After each clear besides calls cleared, with the
+// group and the record of its lock (nil = there is none now). counted counts the cleared rows.
 func (p *purger) besides(
-	name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64,
+	name string, counted *int64, cleared func(s *purgeStep, r *purgeRun, l *rec.Record) error,
 ) error {
-	rest := newCursor(p.q.keys.section(name))
+	of := p.q.keys.section(name)
 	if p.o.Group != nil {
-		rest = newCursor(kv.SingleKey(p.q.keys.startGroup(name, *p.o.Group, 0)))
+		of = kv.SingleKey(p.q.keys.startGroup(name, *p.o.Group, 0))
 	}
-	pages := job[page]{
-		q: p.q, ctx: p.ctx, width: purgeWidth, once: true,
-		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
-			found := page{width: width}
-			s := &purgeStep{txn: p.q.txn(p.ctx, tx), p: p}
-			var err error
-			if found.rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
-				return found, false, fmt.Errorf("read %s: %w", name, err)
+	j := job[page]{q: p.q, ctx: p.ctx, width: purgeWidth, once: true}
+	return eachPage(j, of, name, func(tx kv.Tx, rows []kv.KV, _ bool) (n int64, err error) {
+		s := &purgeStep{txn: p.q.txn(p.ctx, tx), p: p}
+		for _, row := range rows {
+			parsed, err := s.keys.parse(row.Key)
+			if s.skipsRow(err) {
+				continue
 			}
-			for _, row := range found.rows {
-				parsed, err := p.q.keys.parse(row.Key)
-				if p.q.skipsRow(err) {
-					continue
-				}
-				if err := checkHead(s); err != nil {
-					return found, false, err
-				}
-				cleared, err := visit(s, parsed.group, row.Key)
-				if err != nil {
-					return found, false, err
-				}
-				if cleared {
-					found.cleared++
-				}
+			if err := checkHead(s); err != nil {
+				return 0, err
 			}
-			if found.cleared == 0 {
-				return found, false, nil
+			r := &purgeRun{group: parsed.group, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(parsed.group))}
+			l, keeps, err := s.held(r)
+			if err != nil {
+				return 0, err
 			}
-			return found, true, s.finish()
-		},
-		pass: func(found page) bool {
-			rest.passed(found.rows, found.width)
-			p.begun = p.begun || found.cleared > 0
-			if *counted += found.cleared; found.cleared > 0 && p.o.Progress != nil {
-				p.o.Progress(p.report)
+			if keeps {
+				continue
 			}
-			return !rest.exhausted
-		},
-	}
-	return pages.run(true)
+			s.tx.Clear(row.Key)
+			if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
+				return 0, err
+			}
+			if err := cleared(s, r, l); err != nil {
+				return 0, err
+			}
+			n++
+		}
+		if n == 0 {
+			return 0, nil
+		}
+		return n, s.finish()
+	}, func(_ int, n int64) bool {
+		p.begun = p.begun || n > 0
+		if *counted += n; n > 0 && p.o.Progress != nil {
+			p.o.Progress(p.report)
+		}
+		return false
+	})
 }
 
 // inHand reports whether the record l has a live claim, whose items the purge must keep. With Force there is none.
@@ -437,24 +416,15 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	if !s.keys.plan.IsPlain() {
 		return s.purgeLanes(r)
 	}
-	l, kept, err := s.held(r)
-	if err != nil {
-		return err
-	}
-	inHand, err := s.inHand(l)
+	l, keeps, err := s.held(r)
 	if err != nil {
 		return err
 	}
 	gone := r.items
-	if kept {
-		gone = nil
-	} else if inHand {
-		gone = nil
-		for _, d := range r.items {
-			if !hasItem(l.Claim(), idOf(d, r.group)) {
-				gone = append(gone, d)
-			}
-		}
+	if keeps {
+		gone = slices.DeleteFunc(slices.Clone(r.items), func(d rec.Item) bool {
+			return l == nil || hasItem(l.Claim(), idOf(d, r.group))
+		})
 	}
 	s.done.Kept += int64(len(r.items) - len(gone))
 	if len(gone) == 0 {
@@ -463,7 +433,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
-	free := s.end(r.group, l, inHand, r.whole)
+	free := s.end(r.group, l, keeps, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
 	s.noteRemoved(r.group, len(gone))
 	return s.leave(idOf(gone[0], r.group), free, r.whole)
@@ -481,11 +451,8 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	r := &purgeRun{group: first.Group, lock: guard.PurgeLock.Get(s.tx, keys.lock(first.Group))}
 	dead := s.read.GetKey(kv.FirstGreaterOrEqual(keys.dead(first)))
 	finished := s.read.GetKey(kv.FirstGreaterOrEqual(keys.archive(first)))
-	l, kept, err := s.held(r)
-	if err != nil || kept {
-		return false, err
-	}
-	if inHand, err := s.inHand(l); err != nil || inHand {
+	l, keeps, err := s.held(r)
+	if err != nil || keeps {
 		return false, err
 	}
 	p, err := keys.parse(end)

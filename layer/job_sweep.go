@@ -340,33 +340,18 @@ func (s *sweeper) pages(
 	}, counted, nil)
 }
 
-// pagesUntil calls visit for each page of r, in a transaction of its own. visit gets the rows, read at snapshot, and
-// whether there may be more behind them. It returns how many rows it has cleared. A page may be empty, and if its
-// transaction is repeated visit gets it again. pagesUntil adds the cleared rows to counted, a field of the report.
-// enough, if not nil, gets the numbers of the rows of a page and of those cleared. It ends the work by returning true.
+// pagesUntil calls visit for each page of r, in a transaction of its own: see eachPage. It adds the cleared rows to
+// counted, a field of the report. enough, if not nil, gets the numbers of the rows of a page and of those cleared. It
+// ends the work by returning true.
 func (s *sweeper) pagesUntil(
 	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error), counted *int64,
 	enough func(rows int, cleared int64) bool,
 ) error {
-	rest := newCursor(r)
-	pages := job[page]{
-		q: s.q, ctx: s.ctx, width: sweepPage,
-		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
-			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
-			if err != nil {
-				return page{}, false, fmt.Errorf("read page: %w", err)
-			}
-			cleared, err := visit(tx, rows, len(rows) == width)
-			return page{rows: rows, width: width, cleared: cleared}, true, err
-		},
-		pass: func(p page) bool {
-			rest.passed(p.rows, p.width)
-			s.passed(len(p.rows), p.cleared, counted)
-			over := enough != nil && enough(len(p.rows), p.cleared)
-			return !rest.exhausted && !over
-		},
-	}
-	return pages.run(true)
+	j := job[page]{q: s.q, ctx: s.ctx, width: sweepPage}
+	return eachPage(j, r, "page", visit, func(rows int, cleared int64) bool {
+		s.passed(rows, cleared, counted)
+		return enough != nil && enough(rows, cleared)
+	})
 }
 
 // passed reports a step that has looked at the given number of keys, and calls Progress. It adds cleared to counted, a
