@@ -237,11 +237,12 @@ func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, passed func(cleared int64)) error {
 	return eachPage(job[page]{q: q, ctx: ctx, width: sweepPage}, section, "rows",
 		func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
-			u := unreadableStep{txn: q.txn(ctx, tx)}
-			if err := u.clearFrom(rows); err != nil {
+			w := q.txn(ctx, tx)
+			cleared, err := w.clearFrom(rows)
+			if err != nil {
 				return 0, err
 			}
-			return u.cleared, u.finish()
+			return cleared, w.finish()
 		},
 		func(_ int, cleared int64) bool {
 			passed(cleared)
@@ -307,46 +308,40 @@ func (s *sweeper) unreadable() error {
 	return nil
 }
 
-// unreadableStep is one attempt of a step of Queue.clearUnreadable. cleared is how many rows it has cleared.
+// clearFrom clears, of the rows of a page, those whose key or value cannot be read, and returns their number. It also
+// clears a part, a lane key, a hold or an attempt record whose item is gone (ownerless). After each cleared row it makes
+// the lane or heartbeat to which the row led findable again: see leadAgain. The fields of meta in keptMeta stay, even if
+// their values cannot be read.
 //
 // Footprint, per row cleared: a read conflict on the row. If its item is gone: a read conflict on the item, and for a
 // part also on the dead letter and the archived item of the same id. If the row leads to a lane: a read conflict on the
 // lane's lock, a write conflict on the group's lock, and what leave reads if the lane has no lock. If it leads to a
 // heartbeat: a read conflict on the beat.
-type unreadableStep struct {
-	*txn
-	cleared int64
-}
-
-// clearFrom clears, of the rows of a page, those whose key or value cannot be read. It also clears a part, a lane key,
-// a hold or an attempt record whose item is gone (ownerless). After each cleared row it makes the lane or heartbeat to
-// which the row led findable again: see leadAgain. The fields of meta in keptMeta stay, even if their values cannot be
-// read. unreadableStep has the conflicts.
-func (u *unreadableStep) clearFrom(rows []kv.KV) error {
+func (w *txn) clearFrom(rows []kv.KV) (cleared int64, err error) {
 	for _, row := range rows {
-		p, err := u.keys.parse(row.Key)
+		p, err := w.keys.parse(row.Key)
 		if err == nil && p.name == nameMeta && keptMeta[p.field] {
 			continue
 		}
-		unreadable := err != nil || u.unreadable(p, row)
-		if !unreadable {
-			if unreadable, err = u.ownerless(p); err != nil {
-				return err
+		bad := err != nil || isUnreadable(p, row)
+		if !bad {
+			if bad, err = w.ownerless(p); err != nil {
+				return 0, err
 			}
 		}
-		if !unreadable {
+		if !bad {
 			continue
 		}
-		if err := guard.PurgeLock.Read(u.tx, kv.SingleKey(row.Key)); err != nil {
-			return err
+		if err := guard.PurgeLock.Read(w.tx, kv.SingleKey(row.Key)); err != nil {
+			return 0, err
 		}
-		u.tx.Clear(row.Key)
-		u.cleared++
-		if err := u.leadAgain(p); err != nil {
-			return err
+		w.tx.Clear(row.Key)
+		cleared++
+		if err := w.leadAgain(p); err != nil {
+			return 0, err
 		}
 	}
-	return nil
+	return cleared, nil
 }
 
 // keptMeta are the fields of meta that a purge keeps: those that say what the queue is, and the pause, which Resume
@@ -355,9 +350,8 @@ var keptMeta = map[string]bool{
 	metaFormat: true, metaOffset: true, metaConfig: true, metaDropped: true, metaPaused: true,
 }
 
-// unreadable reports whether the value of a row has not the form of its key. p is the key taken apart. unreadable reads
-// nothing.
-func (u *unreadableStep) unreadable(p parsedKey, row kv.KV) bool {
+// isUnreadable reports whether the value of a row has not the form of its key. p is the key taken apart.
+func isUnreadable(p parsedKey, row kv.KV) bool {
 	form, known := forms[p.name]
 	if p.name == nameMeta {
 		form, known = metaForms[p.field]
@@ -440,8 +434,8 @@ func timerForm(key, value []byte) error {
 // hold. So when an item is cleared whose value cannot be read, these and its attempts may stay. For such a row
 // ownerless reads, with a conflict, the item; for a part also the dead letter and the archived item, which have parts
 // too. All other rows have an owner, or need none.
-func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {
-	keys := u.keys
+func (w *txn) ownerless(p parsedKey) (bool, error) {
+	keys := w.keys
 	owners := [][]byte{keys.item(p.itemID())}
 	switch p.name {
 	case nameLane, nameHold, nameAttempt:
@@ -451,7 +445,7 @@ func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {
 		return false, nil
 	}
 	for _, key := range owners {
-		v, err := guard.PurgeLock.Get(u.tx, key).Wait(u.ctx)
+		v, err := guard.PurgeLock.Get(w.tx, key).Wait(w.ctx)
 		if err != nil || v != nil {
 			return false, err
 		}
@@ -463,36 +457,36 @@ func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {
 // lock the lane's head gets a hint. With a lock, leadAgain writes the mark if the lock has one, and the timer (or held
 // key) of its holding. If the row is a beat, or the timer of a beat, see beatAgain. A row of any other name leads to no
 // lane, and leadAgain does nothing.
-func (u *unreadableStep) leadAgain(p parsedKey) error {
+func (w *txn) leadAgain(p parsedKey) error {
 	switch p.name {
 	case nameTimer:
 		if p.id != uuid.Nil {
-			return u.beatAgain(p.id)
+			return w.beatAgain(p.id)
 		}
 	case nameBeat:
-		return u.beatAgain(p.id)
+		return w.beatAgain(p.id)
 	case nameLock, nameHold, nameMark, nameReady, nameOpen, nameDue, nameHeld, nameGrant, nameKept, nameLane:
 	default:
 		return nil
 	}
-	r, err := u.guarded(guard.PurgeLock).readLock(p.lane)
+	r, err := w.guarded(guard.PurgeLock).readLock(p.lane)
 	if isCorrupt(err) {
 		return nil // a purge by force clears the lock, too, and then comes here for it; after a sweep Check reports it
 	}
 	if err != nil {
 		return err
 	}
-	if err := u.excludeHolders(guard.PurgeExclude, p.group); err != nil {
+	if err := w.excludeHolders(guard.PurgeExclude, p.group); err != nil {
 		return err
 	}
 	if r == nil {
-		return u.free(p.lane)
+		return w.free(p.lane)
 	}
 	if r.Mark() != nil {
-		u.tx.Set(u.keys.mark(p.lane), nil)
+		w.tx.Set(w.keys.mark(p.lane), nil)
 	}
 	if h := r.Holding(); h != nil {
-		timeHolding(u.txn, p.lane, h, h.FirstIndex())
+		timeHolding(w, p.lane, h, h.FirstIndex())
 	}
 	return nil
 }
@@ -500,16 +494,16 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 // beatAgain sets the timer of a handle's heartbeat (beat), which it reads with a conflict. If the beat is gone or
 // cannot be read, beatAgain writes one that is due now and being ended. Then receives end the claims by this heartbeat
 // as if the handle were dead.
-func (u *unreadableStep) beatAgain(handle uuid.UUID) error {
-	b, found, err := u.guarded(guard.BeatMove).readBeat(handle)
+func (w *txn) beatAgain(handle uuid.UUID) error {
+	b, found, err := w.guarded(guard.BeatMove).readBeat(handle)
 	if err != nil && !isCorrupt(err) {
 		return err
 	}
 	if !found {
-		b = rec.Beat{DueMS: u.nowMS, Ended: true}
-		u.tx.Set(u.keys.beat(handle), b.Pack())
+		b = rec.Beat{DueMS: w.nowMS, Ended: true}
+		w.tx.Set(w.keys.beat(handle), b.Pack())
 	}
-	u.tx.Set(u.keys.beatTimer(b.DueMS, handle), rec.PackTimer(rec.KindBeat, 0))
+	w.tx.Set(w.keys.beatTimer(b.DueMS, handle), rec.PackTimer(rec.KindBeat, 0))
 	return nil
 }
 
