@@ -131,8 +131,8 @@ type description struct {
 	value func(key, value []byte) (string, error) // an error: the value has not the form of its key
 }
 
-// descriptions has a row for each name known to parse, and never changes. Check also uses the functions for values, to
-// find values that have not the form of their key.
+// descriptions has a row for each name known to parse, and never changes. Check, a purge by force and a sweep also use
+// the functions for values, to find values that have not the form of their key.
 var descriptions = map[string]description{
 	nameMeta: {
 		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
@@ -485,7 +485,11 @@ func recordWords(r *rec.Record) string {
 
 // markWords says a pause or a halt: by whom, since when, and why.
 func markWords(m *rec.Mark) string {
-	return fmt.Sprintf("%s by %q since %s: %q", publicMark(m).Status, m.By, timeWords(m.SinceMS), m.Reason)
+	status := "paused"
+	if m.Kind == rec.MarkHalt {
+		status = "halted"
+	}
+	return fmt.Sprintf("%s by %q since %s: %q", status, m.By, timeWords(m.SinceMS), m.Reason)
 }
 
 // describeTimer says the value of a timer, or of a key held: which kind of event comes at its time.

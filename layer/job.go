@@ -350,84 +350,19 @@ var keptMeta = map[string]bool{
 	metaFormat: true, metaOffset: true, metaConfig: true, metaDropped: true, metaPaused: true,
 }
 
-// isUnreadable reports whether the value of a row has not the form of its key. p is the key taken apart.
+// isUnreadable reports whether the value of a row has not the form of its key, so that Describe has no words for it. p
+// is the key taken apart. Of meta only the fields in metaWords have a known form: a later version may have others.
 func isUnreadable(p parsedKey, row kv.KV) bool {
-	form, known := forms[p.name]
+	words, known := descriptions[p.name]
+	say := words.value
 	if p.name == nameMeta {
-		form, known = metaForms[p.field]
+		say, known = metaWords[p.field]
 	}
-	return known && isCorrupt(form(row.Key, row.Value))
-}
-
-// forms has a check for each name whose values have a form. The check returns an error if a value does not have it.
-// metaForms is the same for the fields of meta. Parts have no form.
-var (
-	forms = map[string]func(key, value []byte) error{
-		nameItem: itemForm, nameLock: form(rec.UnpackRecord), nameHold: form(rec.UnpackRecord),
-		nameMark: rec.CheckEmpty, nameReady: hintForm, nameOpen: hintForm, nameKept: hintForm, nameTimer: timerForm,
-		nameDue: timerForm, nameHeld: timerForm, nameBeat: form(rec.UnpackBeat), nameLane: rec.CheckEmpty,
-		nameState: checkStoredState, namePace: form(rec.UnpackPace), nameAttempt: form(rec.UnpackAttempt),
-		nameDedup: form(rec.UnpackDedupEntry), namePurged: form(rec.UnpackPurgeNote),
-		nameArchived: form(rec.UnpackArchiveEntry), nameRequest: form(rec.UnpackRequest),
-		nameNamed: form(rec.UnpackRequest), nameByLane: form(rec.UnpackRequest), nameGrant: form(rec.UnpackInt),
-		nameWake: form(rec.UnpackCount), nameRepeat: form(rec.UnpackRepeat), nameCursor: form(rec.UnpackCursor),
-		nameReader: form(rec.UnpackReader), nameCount: form(rec.UnpackCount),
-		nameDead: func(key, value []byte) error {
-			d, err := rec.UnpackDeadLetter(key, value)
-			if err != nil {
-				return err
-			}
-			return itemForm(key, d.Item)
-		},
-		nameArchive: func(key, value []byte) error {
-			a, err := rec.UnpackArchived(key, value)
-			if err != nil {
-				return err
-			}
-			return itemForm(key, a.Item)
-		},
-		nameReceipt: func(key, value []byte) error {
-			_, err := rec.UnpackReceipt(key, value)
-			return err
-		},
-		nameChange: func(key, value []byte) error {
-			_, _, err := rec.UnpackChanges(key, value)
-			return err
-		},
+	if !known {
+		return false
 	}
-	metaForms = map[string]func(key, value []byte) error{
-		metaSweptTo: form(rec.UnpackKey), metaSweptDead: form(rec.UnpackKey), metaMissed: form(rec.UnpackKey),
-		metaSwept: form(rec.UnpackSweepNote), metaPurged: form(rec.UnpackPurgeNote), metaPace: form(rec.UnpackPace),
-		metaChanged: form(rec.UnpackCount),
-	}
-)
-
-// form makes a check of values from a function that decodes them.
-func form[T any](unpack func(key, value []byte) (T, error)) func(key, value []byte) error {
-	return func(key, value []byte) error {
-		_, err := unpack(key, value)
-		return err
-	}
-}
-
-// itemForm checks the value of an item: an envelope and the begin of the body.
-func itemForm(key, value []byte) error {
-	if _, _, err := rec.OpenEnvelope(value); err != nil {
-		return rec.Corrupt(key, err)
-	}
-	return nil
-}
-
-// hintForm checks the value of a hint (ready, open or kept): empty, or how often the head has failed.
-func hintForm(key, value []byte) error {
-	_, err := unpackHint(kv.KV{Key: key, Value: value})
-	return err
-}
-
-// timerForm checks the value of a timer (timer, due or held).
-func timerForm(key, value []byte) error {
-	_, _, err := rec.UnpackTimer(key, value)
-	return err
+	_, err := say(row.Key, row.Value)
+	return isCorrupt(err)
 }
 
 // ownerless reports whether a row belongs to an item that is gone. The value of an item names its parts, lanes and

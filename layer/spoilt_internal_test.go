@@ -368,11 +368,6 @@ func (s *spoiling) spoilRow(row kv.KV) {
 	s.keys = append(s.keys, fmt.Sprintf("%s: %s = %.99q (%.99q)", tuple.Printable(key), how, value, row.Value))
 	if err == nil {
 		s.touch(p)
-		if p, err = s.q.keys.parse(key); err == nil && p.name != nameMeta {
-			_, described := descriptions[p.name].value(key, value)
-			named := isUnreadable(p, kv.KV{Key: key, Value: value})
-			require.Equal(s, described != nil, named, "a purge clears what Check names")
-		}
 	}
 	s.set(key, value)
 }

@@ -24,7 +24,7 @@ var floors = []floor{
 		"config.go", "config_facets.go", "config_setting.go",
 	}},
 	{"stored form", "the keys, and the values that layer/internal/rec leaves.", []string{
-		"subspace.go", "store_hold.go", "store_lane.go", "store_values.go",
+		"inspect_describe.go", "subspace.go", "store_hold.go", "store_lane.go", "store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
 		"claim.go", "handle.go", "tx.go", "tx_beat.go", "tx_wake.go", "tx_config.go", "tx_hook.go",
@@ -48,7 +48,7 @@ var floors = []floor{
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
 		"admin_config.go", "admin_items.go", "admin_pause.go", "inspect_blocked.go", "inspect_check.go",
-		"inspect_describe.go", "inspect_find.go", "inspect_groups.go", "inspect_stats.go", "inspect_why.go",
+		"inspect_find.go", "inspect_groups.go", "inspect_stats.go", "inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and subscriptions.", []string{
 		"form.go", "queue.go", "subscription.go",
