@@ -26,7 +26,7 @@ type job[T any] struct {
 	// looks for it. Without once, a step whose commit has landed may be done again. Example: a sweep, because clearing
 	// twice does no harm.
 	once bool
-	// reads: the steps change nothing, so no rest follows a step. Without once, a step then runs in Queue.step.
+	// reads: the steps change nothing, so no rest follows a step. Without once, a step then runs in Queue.readOnly.
 	reads bool
 	// call names the operator's call that waits for the steps. They then happen once, have the priority of any call,
 	// and do not rest. "" = batch priority.
@@ -66,11 +66,12 @@ func (j *job[T]) step() (done T, err error) {
 	}
 }
 
-// stepOf runs one step, whose first attempt takes up to width rows and each later attempt half as many. The fields
+// stepOf runs one step, whose first attempt takes up to width rows and each later attempt half as many. So a step whose
+// transaction is too long for a slow cluster, too large, or in conflict with others, succeeds in the end. The fields
 // call, once and reads choose the kind of transaction. Without any of them the transaction may be done again after a
 // commit of unknown outcome.
 func (j *job[T]) stepOf(width int) (done T, err error) {
-	attempt := func(tx kv.Tx, a kv.Attempt) (T, bool, error) { return j.attempt(tx, a, stepWidth(width, a)) }
+	attempt := func(tx kv.Tx, a kv.Attempt) (T, bool, error) { return j.attempt(tx, a, halved(width, a.N)) }
 	body := func(tx kv.Tx, a kv.Attempt) (err error) {
 		done, _, err = attempt(tx, a)
 		return err
@@ -81,7 +82,7 @@ func (j *job[T]) stepOf(width int) (done T, err error) {
 	case j.once:
 		return onceFor(j.ctx, j.q, j.q.batchOptions(), attempt)
 	case j.reads:
-		err = j.q.step(j.ctx, body)
+		err = j.q.readOnly(j.ctx, j.q.batchOptions(), body)
 	default:
 		_, err = kv.Run(j.ctx, j.q.db, j.q.batchOptions(), body)
 	}
@@ -121,11 +122,6 @@ func eachPage(
 	return j.run(true)
 }
 
-// stepWidth returns how many rows this attempt of a step takes: width for the first attempt, half as many after each
-// failure. So a step whose transaction is too long for a slow cluster, too large, or in conflict with others, succeeds
-// in the end.
-func stepWidth(width int, a kv.Attempt) int { return halved(width, a.N) }
-
 // restFactor is how many times its own length a step rests afterwards, so that the job takes at most a quarter of the
 // time of whatever the job shares with claims of other groups. Batch priority alone is not enough: a cluster grants
 // batch transactions as long as the cluster's own limits are far.
@@ -140,24 +136,6 @@ func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
 	if d := min(restFactor*took, longestRest); d > 0 {
 		q.pause(ctx, d, "rested")
 	}
-}
-
-// step runs fn in a read-only transaction of a job, at batch priority. The transaction also reads the configuration and
-// the pause (meta), at snapshot, if the handle last read them too long ago. If the queue is being dropped, the error is
-// ErrNoQueue.
-func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx, a kv.Attempt) error) error {
-	if q.isClosed() {
-		return ErrClosed
-	}
-	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-		follow := q.follow(tx)
-		if err := fn(tx, a); err != nil {
-			return err
-		}
-		_, err := follow.wait(ctx) // as in Queue.view: without its keys the result would be wrong
-		return err
-	})
-	return err
 }
 
 // checkSpan checks the bounds of a time, which is to be at from or later, and earlier than before. A zero bound is

@@ -212,7 +212,7 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 		return nil, err
 	}
 	w := &archiveWalk{filter: f}
-	err := q.step(ctx, func(tx kv.Tx, _ kv.Attempt) error {
+	err := q.readOnly(ctx, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		v := q.viewOf(ctx, tx.Snapshot())
 		return w.place(&v, after)
 	})

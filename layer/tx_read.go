@@ -58,12 +58,20 @@ func momentOf(ctx context.Context, q *Queue, tx kv.Tx) (moment, error) {
 // also reads the configuration (meta), unless the handle's copy is fresh. The error is ErrNoQueue if the queue is gone,
 // and ErrClosed if the handle is closed.
 func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
+	return q.readOnly(ctx, txFor(q, "read"), func(tx kv.Tx, _ kv.Attempt) error {
+		v := q.viewOf(ctx, tx.Snapshot())
+		return fn(&v)
+	})
+}
+
+// readOnly is view with the given options of the transaction. fn gets the transaction itself, and must only read.
+func (q *Queue) readOnly(ctx context.Context, o kv.TxOptions, fn func(tx kv.Tx, a kv.Attempt) error) error {
 	if q.isClosed() {
 		return ErrClosed
 	}
-	_, err := kv.Run(ctx, q.db, txFor(q, "read"), func(tx kv.Tx, _ kv.Attempt) error {
-		follow, v := q.follow(tx), q.viewOf(ctx, tx.Snapshot())
-		if err := fn(&v); err != nil {
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
+		follow := q.follow(tx)
+		if err := fn(tx, a); err != nil {
 			return err
 		}
 		_, err := follow.wait(ctx) // ErrNoQueue if the queue is being dropped: without its keys the result is wrong
