@@ -244,9 +244,6 @@ func (s *sweeper) begin() (mine bool, err error) {
 		if err != nil {
 			return fmt.Errorf("read last sweep: %w", err)
 		}
-		if _, err := follow.wait(s.ctx); err != nil {
-			return err
-		}
 		if err := follow.guardDrop(s.ctx, tx); err != nil {
 			return err
 		}
@@ -707,9 +704,6 @@ func (s *sweeper) dedup() error {
 		if err != nil {
 			return 0, err
 		}
-		if _, err := follow.wait(s.ctx); err != nil {
-			return 0, err
-		}
 		if err := follow.guardDrop(s.ctx, tx); err != nil {
 			return 0, err
 		}
@@ -866,9 +860,6 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 		return 0, err
 	}
 	// No hint must be set in a new queue of the same name, created after a drop while this sweep was under way.
-	if _, err := follow.wait(s.ctx); err != nil {
-		return 0, err
-	}
 	return cleared, follow.guardDrop(s.ctx, tx)
 }
 

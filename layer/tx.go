@@ -223,10 +223,8 @@ func (w *txn) finish() error {
 	if w.did.illegal != nil {
 		return w.did.illegal
 	}
-	// Read even if no operation asked: a handle whose transactions never ask would otherwise not follow.
-	if _, err := w.config(); err != nil {
-		return err
-	}
+	// This waits for the configuration even if no operation asked: a handle whose transactions never ask would otherwise
+	// not follow.
 	if err := w.follow.guardDrop(w.ctx, w.tx); err != nil {
 		return err
 	}
@@ -698,9 +696,6 @@ func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *followin
 	// Fix the read version now: a version fetched at commit is too late, because a drop before makes no conflict.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
 		return fmt.Errorf("read version: %w", err)
-	}
-	if _, err := follow.wait(ctx); err != nil {
-		return err
 	}
 	return follow.guardDrop(ctx, tx)
 }

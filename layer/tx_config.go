@@ -299,11 +299,14 @@ func (a *aging) stood(clock func() time.Time) time.Duration {
 // followLimit is the greatest age that the configuration of a transaction may have when the transaction ends.
 const followLimit = time.Second
 
-// guardDrop makes the transaction fail if the queue is dropped before the commit: it adds a read conflict on the mark
-// of a drop (the field dropped of meta). If the configuration was read more than followLimit ago, guardDrop reads it
-// and the pause again, because otherwise a drop before the read version would go unnoticed. Then the error is
-// ErrNoQueue if the queue is gone.
+// guardDrop makes the transaction fail if the queue is dropped before the commit: it waits for the configuration, and
+// adds a read conflict on the mark of a drop (the field dropped of meta). If the configuration was read more than
+// followLimit ago, guardDrop reads it and the pause again, because otherwise a drop before the read version would go
+// unnoticed. The error is ErrNoQueue if the queue is gone.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
+	if _, err := f.wait(ctx); err != nil {
+		return err
+	}
 	if err := guard.Drop.Read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err
 	}
