@@ -122,18 +122,13 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 	}
 	var id ID
 	err := interfere(ctx, q, tx, func(w *txn) error {
-		head, err := w.firstItem(w.keys.items(group))
+		head, found, err := w.readHead(group)
 		if err != nil {
 			return err
 		}
-		if head == nil {
+		if id = head; !found {
 			return fmt.Errorf("%w: group %q is empty", ErrNoItem, group)
 		}
-		p, err := q.keys.parse(head)
-		if err != nil {
-			return err
-		}
-		id = p.itemID()
 		if err := seenHead(o.Head, id); err != nil {
 			return err
 		}

@@ -504,7 +504,7 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 // headIsWrong reads the first item of a lane and reports whether its stored times are wrong (moment.tame). It is false
 // if the lane is empty.
 func headIsWrong(v *view, lane string) (bool, error) {
-	id, found, err := headOf(v, lane)
+	id, found, err := v.readHead(lane)
 	if err != nil || !found {
 		return false, err
 	}
@@ -520,21 +520,6 @@ func headIsWrong(v *view, lane string) (bool, error) {
 		return false, rec.Corrupt(v.keys.item(id), err)
 	}
 	return moment{nowMS: v.nowMS}.tame(&e, id.Index), nil
-}
-
-// headOf returns the id of the first item of a lane; of the lane of a hold, the item of the hold. found is false if the
-// lane is empty, or the key of the item cannot be read.
-func headOf(v *view, lane string) (id ID, found bool, err error) {
-	if id, held := holdOf(lane); held {
-		return id, true, nil
-	}
-	items := v.keys.items(lane)
-	key, err := v.firstItem(items)
-	if err != nil || key == nil {
-		return id, false, err
-	}
-	p, err := v.keys.parseItem(key, lanes.GroupOf(lane), items)
-	return p.itemID(), err == nil, err
 }
 
 // delayIsWrong reports whether the end of a retry delay is wrong. h is the delay, the holding of a lane. wait is how

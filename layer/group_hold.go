@@ -209,15 +209,11 @@ func (w *txn) delayOf(lane string) (held string, r *rec.Record, err error) {
 	if r, err = w.guarded(guard.RetryLock).readLock(lane); err != nil || r != nil || !w.keys.plan.InTurn() {
 		return lane, r, err
 	}
-	key, err := w.firstItem(w.keys.items(lane))
-	if err != nil || key == nil {
+	head, found, err := w.readHead(lane)
+	if err != nil || !found {
 		return lane, nil, err
 	}
-	p, err := w.keys.parseItem(key, lane, w.keys.items(lane))
-	if err != nil {
-		return lane, nil, err
-	}
-	held = holdLane(p.itemID())
+	held = holdLane(head)
 	r, err = w.guarded(guard.RetryLock).readLock(held)
 	return held, r, err
 }

@@ -73,19 +73,11 @@ func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, er
 
 // forgive clears the attempt record of a group's head, so that no failed attempt of it counts any more.
 func (w *txn) forgive(group string) error {
-	head, err := w.head(group).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read head: %w", err)
+	head, found, err := w.readHead(group)
+	if found {
+		w.tx.Clear(w.keys.attempt(head))
 	}
-	if !w.keys.items(group).Contains(head) {
-		return nil
-	}
-	p, err := w.keys.parse(head)
-	if err != nil {
-		return err
-	}
-	w.tx.Clear(w.keys.attempt(p.itemID()))
-	return nil
+	return err
 }
 
 // Mark says why a group is kept from being claimed.

@@ -215,16 +215,12 @@ func (x *explaining) explainItem() error {
 // explainGroup explains why the first item of x.lane is not delivered. If the lane is empty, the reasons are those of
 // the locks that keep it, and CauseEmpty.
 func (x *explaining) explainGroup() error {
-	first, err := x.firstItem(x.keys.items(x.lane))
+	head, found, err := x.readHead(x.lane)
 	if err != nil {
 		return err
 	}
-	if first != nil {
-		p, err := x.keys.parse(first)
-		if err != nil {
-			return err
-		}
-		x.id = p.itemID()
+	if found {
+		x.id = head
 		return x.explainItem()
 	}
 	l, others, err := x.readRecords(x.lane)

@@ -186,6 +186,21 @@ func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	return k, nil
 }
 
+// readHead returns the id of the first item of a lane; of the lane of a hold, the item of the hold. found is false if
+// the lane is empty, or the key of the item cannot be read. It reads as firstItem does.
+func (v *view) readHead(lane string) (id ID, found bool, err error) {
+	if id, held := holdOf(lane); held {
+		return id, true, nil
+	}
+	items := v.keys.items(lane)
+	key, err := v.firstItem(items)
+	if err != nil || key == nil {
+		return id, false, err
+	}
+	p, err := v.keys.parseItem(key, lanes.GroupOf(lane), items)
+	return p.itemID(), err == nil, err
+}
+
 // readAttempt returns the record of an item's failed attempts (attempt); the zero value = it has never failed. Records
 // change only in transactions with a read conflict on the lock of the group, so a caller with that conflict needs no
 // other.
@@ -308,19 +323,11 @@ func (v *view) sawHead(lane string, seen ID) error {
 	if seen == (ID{}) {
 		return nil
 	}
-	items := v.keys.items(lane)
-	key, err := v.firstItem(items)
+	head, _, err := v.readHead(lane)
 	if err != nil {
 		return err
 	}
-	if key == nil {
-		return seenHead(seen, ID{})
-	}
-	p, err := v.keys.parseItem(key, lanes.GroupOf(lane), items)
-	if err != nil {
-		return err
-	}
-	return seenHead(seen, p.itemID())
+	return seenHead(seen, head)
 }
 
 // heldLane is a lane with its record: the value of its lock or hold.
