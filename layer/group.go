@@ -288,6 +288,16 @@ func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free boo
 	return w.end(lane, r, m), nil
 }
 
+// lapseAndFree is lapse for a lane that the caller is not about to claim or to change: a lane without a lock is set
+// free.
+func (w *txn) lapseAndFree(lane string, r *rec.Record) error {
+	free, err := w.lapse(lane, r, nil, ID{})
+	if err != nil || !free {
+		return err
+	}
+	return w.free(lane)
+}
+
 // leave makes sure that receives find a lane without a lock. It writes the hint of the lane's head, and returns the
 // hint as c, with found set. found is false if no receive claims the lane, if the lane is empty, or if items are
 // claimed in turn and the head is in flight.

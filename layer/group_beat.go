@@ -598,11 +598,7 @@ func endFar(w *txn, t farTimer) error {
 		w.put(t.lane, r, r.Until(w.nowMS), t.index)
 		return nil
 	}
-	free, err := w.lapse(t.lane, r, nil, ID{})
-	if err != nil || !free {
-		return err
-	}
-	return w.free(t.lane)
+	return w.lapseAndFree(t.lane, r)
 }
 
 // endFarBeat is endFar for the timer t of a beat. It makes the beat due now, with a new timer: the next search ends the

@@ -77,14 +77,8 @@ func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
-	free, err := w.lapse(other.lane, other.record, nil, ID{})
-	if err != nil {
+	if err := w.lapseAndFree(other.lane, other.record); err != nil {
 		return nil, err
-	}
-	if free {
-		if err := w.free(other.lane); err != nil {
-			return nil, err
-		}
 	}
 	again := f.candidate
 	return &again, nil

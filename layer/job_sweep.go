@@ -1123,11 +1123,7 @@ func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
 		if w.tired() && (w.chores.lapsed > 0 || t.aged > 0) { // else the next step would come here again, as crowded
 			break
 		}
-		free, err := w.lapse(h.lane, h.record, nil, ID{})
-		if err == nil && free {
-			err = w.free(h.lane)
-		}
-		if err != nil {
+		if err := w.lapseAndFree(h.lane, h.record); err != nil {
 			return false, false, err
 		}
 	}
