@@ -194,10 +194,7 @@ func (s subspace) hintsIn(view int) kv.KeyRange {
 func (s subspace) lanesIn(group string) kv.KeyRange { return s.below(s.startGroup(nameLane, group, 1)) }
 
 // marks returns the range of the mark keys of a group: of the whole group, and of its other lanes.
-func (s subspace) marks(group string) kv.KeyRange {
-	k := s.startGroup(nameMark, group, 1)
-	return kv.KeyRange{Begin: k, End: append(k[:len(k):len(k)], 0xff)}
-}
+func (s subspace) marks(group string) kv.KeyRange { return s.withLanes(nameMark, group) }
 
 // byLane returns the key of a handle's request for any lane of a template (reqlane). sinceMS is when the handle began
 // to wait, and random is the handle's number.
