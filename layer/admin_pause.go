@@ -72,8 +72,8 @@ func seenMark(seen *Mark, m *rec.Mark) error {
 	return fmt.Errorf("%w: %s", ErrChanged, now)
 }
 
-// pauseMark returns the mark of a pause that begins now. An error means that the name of the author or the reason is too
-// long or not UTF-8.
+// pauseMark returns the mark of a pause that begins now. An error means that the name of the author or the reason is
+// too long or not UTF-8.
 func (w *txn) pauseMark(by, reason string) (rec.Mark, error) {
 	m := rec.Mark{Kind: rec.MarkPause, By: by, Reason: reason, SinceMS: w.nowMS}
 	return m, checkByReason(by, reason)
