@@ -159,20 +159,7 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (a
 		return a, err
 	}
 	m := old.message()
-	if err := change(&m); err != nil {
-		return a, err
-	}
-	if err := m.keeps(&old); err != nil {
-		return a, err
-	}
-	if _, err := m.check(); err != nil {
-		return a, err
-	}
-	config, err := w.config()
-	if err != nil {
-		return a, err
-	}
-	if err := config.checkFacetsOf(m.Headers); err != nil {
+	if err := w.changeMessage(&m, &old, change); err != nil {
 		return a, err
 	}
 	plan := w.keys.plan
@@ -180,6 +167,25 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (a
 	a.value, a.parts = split(nil, &m, e)
 	a.left, a.joined = w.keys.moves(id, a.was, a.facets)
 	return a, nil
+}
+
+// changeMessage calls change with m, the message of the item old, and checks the result: only the body and the headers
+// may differ.
+func (w *txn) changeMessage(m *Message, old *Item, change func(m *Message) error) error {
+	if err := change(m); err != nil {
+		return err
+	}
+	if err := m.keeps(old); err != nil {
+		return err
+	}
+	if _, err := m.check(); err != nil {
+		return err
+	}
+	config, err := w.config()
+	if err != nil {
+		return err
+	}
+	return config.checkFacetsOf(m.Headers)
 }
 
 // moves returns the lanes that an item leaves and joins when its facets change from old to next (both packed). The lane

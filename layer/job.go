@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -167,6 +168,15 @@ func inSpan(ms int64, from, before time.Time) bool {
 	return (from.IsZero() || ms >= millis(from)) && (before.IsZero() || ms < millis(before))
 }
 
+// limitOf returns limit, the most rows that a call may change, or noLimit for 0. If limit is negative, the error is a
+// *LimitError. unit names the rows.
+func limitOf(limit int64, unit string) (int64, error) {
+	if limit < 0 {
+		return 0, &LimitError{What: "limit", Unit: unit, Got: limit, Max: noLimit}
+	}
+	return cmp.Or(limit, noLimit), nil
+}
+
 // defaultPage is the number of rows on a page of a list.
 const defaultPage = 100
 
@@ -287,9 +297,9 @@ func (s *sweeper) unreadable() error {
 }
 
 // clearFrom clears, of the rows of a page, those whose key or value cannot be read, and returns their number. It also
-// clears a part, a lane key, a hold or an attempt record whose item is gone (ownerless). After each cleared row it makes
-// the lane or heartbeat to which the row led findable again: see leadAgain. The fields of meta in keptMeta stay, even if
-// their values cannot be read.
+// clears a part, a lane key, a hold or an attempt record whose item is gone (ownerless). After each cleared row it
+// makes the lane or heartbeat to which the row led findable again: see leadAgain. The fields of meta in keptMeta stay,
+// even if their values cannot be read.
 //
 // Footprint, per row cleared: a read conflict on the row. If its item is gone: a read conflict on the item, and for a
 // part also on the dead letter and the archived item of the same id. If the row leads to a lane: a read conflict on the

@@ -456,17 +456,6 @@ type ReplayOptions struct {
 	Progress func(ReplayReport)
 }
 
-// limit returns Limit, or noLimit for 0. If Limit is negative, the error is a *LimitError.
-func (o *ReplayOptions) limit() (int64, error) {
-	switch {
-	case o.Limit < 0:
-		return 0, &LimitError{What: "limit", Unit: "items", Got: int64(o.Limit), Max: noLimit}
-	case o.Limit == 0:
-		return noLimit, nil
-	}
-	return int64(o.Limit), nil
-}
-
 // ReplayReport is what a replay has done.
 type ReplayReport struct {
 	Scanned    int64 // archived items looked at
@@ -513,7 +502,7 @@ func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (Re
 // run only reads.
 func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	var report ReplayReport
-	limit, err := o.limit()
+	limit, err := limitOf(int64(o.Limit), "items")
 	if err == nil {
 		err = f.checkChosen()
 	}

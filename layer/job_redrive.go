@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -76,20 +75,9 @@ const (
 // others are done; ErrOptions, ErrInvalidID, *LimitError; ErrClock if f has a time and the clocks disagree; errors of
 // Edit; ErrClosed, and the engine's.
 func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
-	s := deadSweep{
-		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress, toTail: o.ToTail,
-	}
-	if o.ToTail || o.Edit != nil {
-		s.opens = &o
-	}
-	s.size = func(row *deadRow) int64 {
-		if s.opens != nil {
-			return row.letter.Size + int64(len(row.value))
-		}
-		return int64(len(row.value))
-	}
-	s.do = func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }
-	return a.sweepDead(VerbRedrive, f, &s)
+	return a.sweepDead(VerbRedrive, &deadSweep{
+		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress, redrive: &o,
+	})
 }
 
 // RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. Without ids it does
@@ -111,29 +99,27 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 // letters. Discard works as Redrive does, and never touches a group. With Before it leaves the letters whose messages
 // are younger than that by the database's versions, because a clock is wrong then.
 func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
-	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
-	s.removes = true
-	s.size = func(*deadRow) int64 { return 0 }
-	s.do = func(w *txn, rows []deadRow) error { return w.discard(rows) }
-	return a.sweepDead(VerbDiscard, f, &s)
+	return a.sweepDead(VerbDiscard, &deadSweep{
+		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress,
+	})
 }
 
 // sweepDead runs the redrive or discard s, as the operation v of hooks. A dry run calls no hooks.
-func (a Admin) sweepDead(v Verb, f DeadFilter, s *deadSweep) (report DeadReport, err error) {
+func (a Admin) sweepDead(v Verb, s *deadSweep) (DeadReport, error) {
 	if s.dryRun {
-		report, err = s.run()
-		return report, wrap(string(v), err)
+		err := s.run()
+		return s.report, wrap(string(v), err)
 	}
 	id := ID{}
-	if len(f.IDs) == 1 {
-		id = f.IDs[0]
+	if len(s.filter.IDs) == 1 {
+		id = s.filter.IDs[0]
 	}
-	err = a.act(s.ctx, v, f.Group, id, func(ctx context.Context) (n int, err error) {
+	err := a.act(s.ctx, v, s.filter.Group, id, func(ctx context.Context) (int, error) {
 		s.ctx = ctx
-		report, err = s.run()
-		return int(report.Done), err
+		err := s.run()
+		return int(s.report.Done), err
 	})
-	return report, err
+	return s.report, err
 }
 
 // DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none. Without ids it does
@@ -142,7 +128,7 @@ func (a Admin) sweepDead(v Verb, f DeadFilter, s *deadSweep) (report DeadReport,
 //
 // Reads: each letter, with a conflict.
 func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
-	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.discard(rows) }))
+	return wrap("discard", a.q.deadTx(ctx, tx, ids, (*txn).discard))
 }
 
 // deadTx reads the named dead letters, at snapshot, and runs do on them in the caller's transaction. do adds the
@@ -176,7 +162,7 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, 
 	})
 }
 
-// deadSweep is a redrive or a discard under way: it runs do on all dead letters which a filter chooses, step by step.
+// deadSweep is a redrive or a discard under way, of all dead letters that a filter chooses, step by step.
 type deadSweep struct {
 	q        *Queue
 	ctx      context.Context
@@ -184,33 +170,33 @@ type deadSweep struct {
 	dryRun   bool
 	limit    int64 // of letters; 0 = no limit
 	progress func(DeadReport)
-	removes  bool                               // a discard
-	size     func(row *deadRow) int64           // bytes which do writes for a row
-	do       func(w *txn, rows []deadRow) error // redrives or discards the rows of a step
-	opens    *RedriveOptions                    // do needs the messages of the rows; nil = not
+	redrive  *RedriveOptions // nil = a discard
 	report   DeadReport
-	// toTail: the letters go to the tails of their groups. back are those of group that went there already, by the
-	// random of their ids, which they keep. If such a message is dead again, the walk comes to it again, and leaves it.
-	toTail bool
-	group  string
-	back   map[uuid.UUID]bool
+	// back are the letters of group that went to the tail already, by the random of their ids, which they keep. If such
+	// a message is dead again, the walk comes to it again, and leaves it.
+	group string
+	back  map[uuid.UUID]bool
+}
+
+// opens reports whether the redrive needs the messages of the letters, with the parts of their bodies.
+func (s *deadSweep) opens() bool {
+	return s.redrive != nil && (s.redrive.ToTail || s.redrive.Edit != nil)
 }
 
 // run does the steps until all chosen letters, or as many as the limit, are done. Each step happens once. The error is
 // ErrNotDead if chosen ids are no dead letters, when all others are done.
-func (s *deadSweep) run() (DeadReport, error) {
-	if s.limit < 0 {
-		return s.report, &LimitError{What: "limit", Unit: "dead letters", Got: s.limit, Max: math.MaxInt64}
+func (s *deadSweep) run() error {
+	limit, err := limitOf(s.limit, "dead letters")
+	if err == nil {
+		err = s.filter.checkChosen()
 	}
-	if err := s.filter.checkChosen(); err != nil {
-		return s.report, err
+	if err == nil {
+		err = checkClock(s.ctx, s.q, &s.filter)
 	}
-	if s.limit == 0 {
-		s.limit = math.MaxInt64
+	if err != nil {
+		return err
 	}
-	if err := checkClock(s.ctx, s.q, &s.filter); err != nil {
-		return s.report, err
-	}
+	s.limit = limit
 	walk := s.q.walkDead(&s.filter, nil)
 	steps := job[sweptStep]{
 		q: s.q, ctx: s.ctx, width: deadStepRows, once: true, reads: s.dryRun,
@@ -234,15 +220,15 @@ func (s *deadSweep) run() (DeadReport, error) {
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {
-		return s.report, reveal(err)
+		return reveal(err)
 	}
 	switch n := len(s.report.Missing); n {
 	case 0:
-		return s.report, nil
+		return nil
 	case 1:
-		return s.report, fmt.Errorf("%w: %s", ErrNotDead, s.report.Missing[0])
+		return fmt.Errorf("%w: %s", ErrNotDead, s.report.Missing[0])
 	default:
-		return s.report, fmt.Errorf("%w: %s, and %d more", ErrNotDead, s.report.Missing[0], n-1)
+		return fmt.Errorf("%w: %s, and %d more", ErrNotDead, s.report.Missing[0], n-1)
 	}
 }
 
@@ -265,7 +251,7 @@ func checkClock(ctx context.Context, q *Queue, f *DeadFilter) error {
 // message is younger than that by versions, by more than clockSlack. One of the clocks is wrong then, and the letter
 // stays: see moment.
 func tooYoung(s *deadSweep, v *view) (func(row *deadRow) bool, error) {
-	if !s.removes || s.filter.Before.IsZero() {
+	if s.redrive != nil || s.filter.Before.IsZero() {
 		return func(*deadRow) bool { return false }, nil
 	}
 	m, err := v.moment()
@@ -281,9 +267,9 @@ type sweptStep struct {
 	moved      []ID  // the letters done, if they went to the tails
 }
 
-// attempt is one attempt of a step: it chooses letters and runs do on them. wrote means: the transaction has redriven
-// or discarded letters, and needs a receipt. Without a receipt, after a commit of unknown outcome the report would miss
-// the letters of the commit, and their ids would be taken for unknown.
+// attempt is one attempt of a step: it chooses letters, and redrives or discards them. wrote means: the transaction has
+// done so, and needs a receipt. Without a receipt, after a commit of unknown outcome the report would miss the letters
+// of the commit, and their ids would be taken for unknown.
 func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
 	w := s.q.txn(s.ctx, tx)
 	done, rows, err := s.choose(walk, w, width)
@@ -293,14 +279,19 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 	if s.dryRun || len(rows) == 0 {
 		return done, false, s.q.exists(s.ctx, tx)
 	}
-	if err := s.do(w, rows); err != nil {
+	if s.redrive == nil {
+		err = w.discard(rows)
+	} else {
+		err = w.redrive(rows, s.redrive)
+	}
+	if err != nil {
 		return done, false, err
 	}
 	return done, true, w.finish()
 }
 
 // choose reads the letters for one transaction: up to width, up to the limit, and about deadStepBytes to write. It
-// returns the step, and the readable letters in it. The reads are at snapshot: do adds the conflicts.
+// returns the step, and the readable letters in it. The reads are at snapshot: redrive and discard add the conflicts.
 func (s *deadSweep) choose(walk *deadWalk, w *txn, width int) (sweptStep, []deadRow, error) {
 	step, err := walk.read(&w.view, width)
 	out := sweptStep{deadStep: step}
@@ -322,26 +313,31 @@ func (s *deadSweep) choose(walk *deadWalk, w *txn, width int) (sweptStep, []dead
 		if s.group == row.letter.ID.Group && s.back[row.letter.ID.Random] || young(row) {
 			continue
 		}
-		size += s.size(row)
+		if s.redrive != nil {
+			size += int64(len(row.value))
+		}
+		if s.opens() {
+			size += row.letter.Size
+		}
 		if len(rows) > 0 && size > deadStepBytes || s.report.Done+int64(len(rows)) == s.limit {
 			out.cutBefore(i, walk)
 			break
 		}
-		if s.opens != nil { // also of a dry run, which so finds what the run would find
+		if s.opens() { // also of a dry run, which so finds what the run would find
 			err := w.open(row)
 			if s.q.skipsRow(err) {
 				out.unreadable++
 				continue
 			}
 			if err == nil {
-				row.message, err = w.edited(row, s.opens)
+				row.message, err = w.edited(row, s.redrive)
 			}
 			if err != nil {
 				return out, nil, err
 			}
 		}
 		rows = append(rows, *row)
-		if s.toTail {
+		if s.redrive != nil && s.redrive.ToTail {
 			out.moved = append(out.moved, row.letter.ID)
 		}
 	}
@@ -536,7 +532,6 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if row.message != nil {
 		return row.message, nil
 	}
-	id := row.letter.ID
 	if err := w.open(row); err != nil {
 		return nil, err
 	}
@@ -544,29 +539,11 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if o.Edit == nil {
 		return &m, nil
 	}
-	if err := mend(w, row, row.item, &m, o); err != nil {
-		return nil, fmt.Errorf("dead letter %s: %w", id, err)
+	err := w.changeMessage(&m, row.item, func(m *Message) error { return given(o.Edit(row.letter, m)) })
+	if err != nil {
+		return nil, fmt.Errorf("dead letter %s: %w", row.letter.ID, err)
 	}
 	return &m, nil
-}
-
-// mend calls o.Edit, which may change m, and checks the result. item is the message before the edit: only the body and
-// the headers may differ.
-func mend(w *txn, row *deadRow, item *Item, m *Message, o *RedriveOptions) error {
-	if err := given(o.Edit(row.letter, m)); err != nil {
-		return err
-	}
-	if err := m.keeps(item); err != nil {
-		return err
-	}
-	if _, err := m.check(); err != nil {
-		return err
-	}
-	config, err := w.config()
-	if err != nil {
-		return err
-	}
-	return config.checkFacetsOf(m.Headers)
 }
 
 // redriveToTail enqueues letters as new messages, with new ids, and clears the letters (dead) and their parts. The
