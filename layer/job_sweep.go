@@ -143,32 +143,23 @@ func (s *sweeper) raise() error {
 	return s.q.finishRaise(s.ctx)
 }
 
-// named clears the requests of dead handles that wait for a group or a lane (reqgroup), or for any lane of a template
-// (reqlane).
+// named clears requests for a group or a lane (reqgroup), or for any lane of a template (reqlane): those whose deadline
+// is over, because the handle is dead, and those that cannot be read. It has a read conflict on each cleared request,
+// because a live handle may renew the request at the same time.
 func (s *sweeper) named() error {
 	for _, section := range s.q.keys.sections(nameNamed, nameByLane) {
-		if err := s.requestsIn(section); err != nil {
+		err := s.pages(section, func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
+			r, err := rec.UnpackRequest(row.Key, row.Value)
+			if err == nil && lives(r, m.nowMS) { // in place of an unreadable request its handle writes another
+				return false, nil
+			}
+			return true, guard.SweepRequest.Read(tx, kv.SingleKey(row.Key))
+		}, &s.report.Wakes)
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// requestsIn clears, in a range of requests, those whose deadline is over, because the handle is dead, and those that
-// cannot be read. It has a read conflict on each cleared request, because a live handle may renew the request at the
-// same time.
-func (s *sweeper) requestsIn(section kv.KeyRange) error {
-	return s.pages(section, func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
-		r, err := rec.UnpackRequest(row.Key, row.Value)
-		if err == nil && lives(r, m.nowMS) { // in place of an unreadable request its handle writes another
-			return false, nil
-		}
-		if err := guard.SweepRequest.Read(tx, kv.SingleKey(row.Key)); err != nil {
-			return false, err
-		}
-		tx.Clear(row.Key)
-		return true, nil
-	}, &s.report.Wakes)
 }
 
 // wakes clears the wake keys of handles without a request: killed handles, or handles which had just withdrawn when
@@ -179,7 +170,6 @@ func (s *sweeper) requestsIn(section kv.KeyRange) error {
 // nothing, or misses a wake and finds the group by its next poll.
 func (s *sweeper) wakes() error {
 	waiting := make(map[uuid.UUID]bool)
-	none := int64(0)
 	err := s.pagesUntil(s.q.keys.requests(), func(_ kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 		for _, row := range rows {
 			if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
@@ -187,7 +177,7 @@ func (s *sweeper) wakes() error {
 			}
 		}
 		return 0, nil
-	}, &none, nil)
+	}, new(int64), nil)
 	if err != nil {
 		return err
 	}
@@ -280,7 +270,6 @@ func (s *sweeper) receipts() error {
 		if err != nil || young {
 			return false, nil
 		}
-		tx.Clear(row.Key)
 		return true, nil
 	}, &s.report.Receipts)
 }
@@ -301,19 +290,15 @@ func (s *sweeper) purges() error {
 		if note.AtMS > m.nowMS-life.Milliseconds() || !m.old(note.Clock, life) {
 			return false, nil
 		}
-		if err := guard.PurgeSweep.Read(tx, kv.SingleKey(row.Key)); err != nil {
-			return false, err
-		}
-		tx.Clear(row.Key)
-		return true, nil
+		return true, guard.PurgeSweep.Read(tx, kv.SingleKey(row.Key))
 	}, &s.report.Purges)
 }
 
-// pages calls visit for each row of r, page by page, in one transaction for each page. The rows are read at snapshot. m
-// is the time of the transaction by two clocks: the handle's, and the database's version. visit reports whether it has
-// cleared the row. pages adds the cleared rows to counted, a field of the report.
+// pages clears the rows of r for which isOver returns true, page by page, in one transaction for each page. The rows are
+// read at snapshot. m is the time of the transaction by two clocks: the handle's, and the database's version. isOver
+// adds the conflicts of a clear. pages adds the cleared rows to counted, a field of the report.
 func (s *sweeper) pages(
-	r kv.KeyRange, visit func(tx kv.Tx, m moment, row kv.KV) (cleared bool, err error), counted *int64,
+	r kv.KeyRange, isOver func(tx kv.Tx, m moment, row kv.KV) (bool, error), counted *int64,
 ) error {
 	return s.pagesUntil(r, func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 		if len(rows) == 0 {
@@ -325,11 +310,12 @@ func (s *sweeper) pages(
 		}
 		cleared := int64(0)
 		for _, row := range rows {
-			ok, err := visit(tx, m, row)
+			over, err := isOver(tx, m, row)
 			if err != nil {
 				return 0, err
 			}
-			if ok {
+			if over {
+				tx.Clear(row.Key)
 				cleared++
 			}
 		}
@@ -443,11 +429,7 @@ func (s *sweeper) repeats() error {
 			return false, nil
 		}
 		// A receive may use the id again at the same time, and write the row.
-		if err := guard.RepeatSweep.Read(tx, kv.SingleKey(row.Key)); err != nil {
-			return false, err
-		}
-		tx.Clear(row.Key)
-		return true, nil
+		return true, guard.RepeatSweep.Read(tx, kv.SingleKey(row.Key))
 	}, &s.report.Repeats)
 }
 
@@ -560,11 +542,12 @@ func (s *sweeper) letters() error {
 	if err != nil || config.DeadRetention == 0 {
 		return err
 	}
-	place := sweepPlace{s: s, section: s.q.keys.section(nameDead), key: s.q.keys.meta(metaSweptDead)}
+	place := sweepPlace{
+		s: s, section: s.q.keys.section(nameDead), key: s.q.keys.meta(metaSweptDead), most: sweepLetters,
+	}
 	if err := place.resume(); err != nil {
 		return err
 	}
-	looked := 0
 	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
 		w := s.q.txn(s.ctx, tx)
 		w.followAnew()
@@ -601,10 +584,7 @@ func (s *sweeper) letters() error {
 		}
 		place.note(tx, rows, more)
 		return int64(len(old)), w.finish()
-	}, &s.report.Dead, func(rows int, cleared int64) bool {
-		looked += rows
-		return s.o.Every > 0 && looked >= sweepLetters && cleared < int64(rows)/4
-	})
+	}, &s.report.Dead, place.enough)
 }
 
 // redate stores the present as the time of death of letters that a process whose clock was ahead has written. Otherwise
@@ -650,6 +630,8 @@ type sweepPlace struct {
 	s       *sweeper
 	section kv.KeyRange // still to be swept
 	key     []byte      // of the note
+	most    int         // rows that a sweep with Every looks at, while it clears few of them: see enough
+	looked  int         // rows that this sweep has looked at
 	noted   bool        // there is a note
 }
 
@@ -675,6 +657,13 @@ func (p *sweepPlace) resume() error {
 	return nil
 }
 
+// enough reports whether a sweep with Every ends at a page: it has looked at most rows, and has cleared less than a
+// quarter of the page.
+func (p *sweepPlace) enough(rows int, cleared int64) bool {
+	p.looked += rows
+	return p.s.o.Every > 0 && p.looked >= p.most && cleared < int64(rows)/4
+}
+
 // note writes where the next sweep continues: behind rows, which this transaction has looked at. more is false at the
 // end of the section: then note clears the note, and the next sweep begins with the first row.
 func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
@@ -693,11 +682,10 @@ func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
 //
 // Footprint: a read conflict on each cleared entry, because an enqueue may write the entry again.
 func (s *sweeper) dedup() error {
-	place := sweepPlace{s: s, section: s.q.keys.section(nameDedup), key: s.q.keys.meta(metaSweptTo)}
+	place := sweepPlace{s: s, section: s.q.keys.section(nameDedup), key: s.q.keys.meta(metaSweptTo), most: sweepRows}
 	if err := place.resume(); err != nil {
 		return err
 	}
-	looked := 0
 	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
 		follow, v := s.q.follow(tx), s.q.viewOf(s.ctx, tx.Snapshot())
 		over, err := outlived(&v, rows)
@@ -715,10 +703,7 @@ func (s *sweeper) dedup() error {
 		}
 		place.note(tx, rows, more)
 		return int64(len(over)), nil
-	}, &s.report.Dedup, func(rows int, cleared int64) bool {
-		looked += rows
-		return s.o.Every > 0 && looked >= sweepRows && cleared < int64(rows)/4
-	})
+	}, &s.report.Dedup, place.enough)
 }
 
 // outlived returns the keys of the entries, among rows, which make nothing a duplicate any more. For an entry without a
@@ -794,11 +779,11 @@ func (s *sweeper) hints() error {
 // Footprint, per timer cleared: a read conflict on the whole lane, because an item that comes into the lane may write a
 // timer with this very key.
 func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
-	ofHead := func(row kv.KV) bool {
+	ofHeads := slices.DeleteFunc(slices.Clone(rows), func(row kv.KV) bool {
 		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
-		return err == nil && kind == rec.KindHead
-	}
-	return s.clearByHead(tx, rows, ofHead, func(_ []byte, lane string, head []byte) (stale bool, err error) {
+		return err != nil || kind != rec.KindHead
+	})
+	return s.clearByHead(tx, ofHeads, func(_ []byte, lane string, head []byte) (stale bool, err error) {
 		items := s.q.keys.items(lane)
 		if items.Contains(head) {
 			return false, nil
@@ -807,18 +792,16 @@ func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, er
 	})
 }
 
-// clearByHead clears the stale ones of rows, which are hints or timers, and returns how many. It looks only at rows for
-// which wanted is true. It reads the head of each row's lane at snapshot. isStale decides, and adds the conflicts. It
-// gets the key of the row, the row's lane, and head: the first key at or behind the begin of the lane's items. If the
-// lane is empty, head is a key of something else.
+// clearByHead clears the stale ones of rows, which are hints or timers, and returns how many. It reads the head of each
+// row's lane at snapshot. isStale decides, and adds the conflicts. It gets the key of the row, the row's lane, and head:
+// the first key at or behind the begin of the lane's items. If the lane is empty, head is a key of something else.
 func (s *sweeper) clearByHead(
-	tx kv.Tx, rows []kv.KV, wanted func(row kv.KV) bool,
-	isStale func(key []byte, lane string, head []byte) (bool, error),
+	tx kv.Tx, rows []kv.KV, isStale func(key []byte, lane string, head []byte) (bool, error),
 ) (cleared int64, err error) {
 	of, heads := make([]string, len(rows)), make([]kv.Future[[]byte], len(rows))
 	for i, row := range rows {
 		p, err := s.q.keys.parse(row.Key)
-		if err != nil || !wanted(row) {
+		if err != nil {
 			continue // Check names a row that cannot be read
 		}
 		of[i] = p.lane
@@ -852,8 +835,8 @@ func (s *sweeper) clearByHead(
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
 // mark of a drop.
 func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
-	follow, all := s.q.follow(tx), func(kv.KV) bool { return true }
-	cleared, err = s.clearByHead(tx, rows, all, func(hint []byte, lane string, head []byte) (bool, error) {
+	follow := s.q.follow(tx)
+	cleared, err = s.clearByHead(tx, rows, func(hint []byte, lane string, head []byte) (bool, error) {
 		return s.replaceStale(tx, hint, lane, head)
 	})
 	if err != nil || cleared == 0 {
