@@ -384,12 +384,7 @@ func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, err
 //
 // Errors: ErrClosed, and the engine's.
 func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) {
-	q := a.q
-	var m *rec.Mark
-	err = q.view(ctx, func(v *view) (err error) {
-		m, err = v.readPause()
-		return err
-	})
+	m, err := viewFor(ctx, a.q, (*view).readPause)
 	if err != nil || m == nil {
 		return Mark{}, false, wrap("paused", err)
 	}

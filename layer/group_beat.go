@@ -366,11 +366,7 @@ type farTimer struct {
 // ended, so the receives must look again. An error is ignored: the next look meets the same timers.
 func lookFar(ctx context.Context, q *Queue, where string) (ended bool) {
 	q.yield(ctx, "look far")
-	var over []farTimer
-	err := q.view(ctx, func(v *view) (err error) {
-		over, err = farTimers(v, where)
-		return err
-	})
+	over, err := viewFor(ctx, q, func(v *view) ([]farTimer, error) { return farTimers(v, where) })
 	if err != nil || len(over) == 0 {
 		return false
 	}

@@ -159,8 +159,7 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 			return BlockedPage{}, wrap("blocked", err)
 		}
 	}
-	var page BlockedPage
-	err = q.view(ctx, func(v *view) error {
+	page, err := viewFor(ctx, q, func(v *view) (BlockedPage, error) {
 		b := &blockedLook{inspection: inspection{v}, o: &o, where: where, awaited: map[string]bool{}}
 		b.page.Summary = map[Cause]int64{}
 		err := b.look()
@@ -169,13 +168,9 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 			s, err = b.readStats(&asked)
 			b.page.Stats = &s
 		}
-		page = b.page
-		return err
+		return b.page, err
 	})
-	if err != nil {
-		return BlockedPage{}, wrap("blocked", err)
-	}
-	return page, nil
+	return page, wrap("blocked", err)
 }
 
 // check sets the defaults, and returns an error if an option is out of bounds. lease is the queue's.

@@ -78,21 +78,19 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 	if dedupID == "" {
 		return Found{}, wrap("find", fmt.Errorf("%w: no dedup id", ErrOptions))
 	}
-	var f Found
-	err := q.view(ctx, func(v *view) error {
+	f, err := viewFor(ctx, q, func(v *view) (Found, error) {
 		r, found, err := inspection{v}.lastRemembered(group, dedupID)
-		if f = (Found{Where: WhereUnknown}); err != nil || !found {
-			return err
+		if err != nil || !found {
+			return Found{Where: WhereUnknown}, err
 		}
-		if f.ID = rememberedID(r); r.UntilMS > 0 {
+		f := Found{ID: rememberedID(r)}
+		if r.UntilMS > 0 {
 			f.Remembered = fromMillis(r.UntilMS)
 		}
-		return f.locate(inspection{v})
+		err = f.locate(inspection{v})
+		return f, err
 	})
-	if err != nil {
-		return Found{}, wrap("find", err)
-	}
-	return f, nil
+	return f, wrap("find", err)
 }
 
 // lastRemembered reads the entry of a dedup id (key dedup), both that for the queue and that for the group, because the
@@ -213,37 +211,31 @@ func (q *Queue) Peek(ctx context.Context, group string, max int, where Template)
 // Peek. If it returns none, there are no more. It reads the items (of a lane that is no whole group the keys lane
 // first), their parts and their attempts, at snapshot.
 func (q *Queue) peek(ctx context.Context, lane string, after *ID, max int) ([]Item, error) {
-	var items []Item
-	err := q.view(ctx, func(v *view) error {
-		items = nil
+	return viewFor(ctx, q, func(v *view) (items []Item, err error) {
 		all := v.keys.items(lane)
 		if after != nil {
 			all.Begin = kv.KeyAfter(v.keys.laneItem(lane, *after))
 		}
 		rows, err := v.readItemsIn(v.read, lane, all, max).Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("read items: %w", err)
+			return nil, fmt.Errorf("read items: %w", err)
 		}
 		size := 0
 		for _, row := range rows {
 			item, err := v.readItem(row)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if size += len(item.Body); len(items) > 0 && size > defaultMaxBytes {
-				return nil
+				break
 			}
 			record, err := v.readAttempt(item.ID)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			item.failedBefore(record)
 			items = append(items, item)
 		}
-		return nil
+		return items, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return items, nil
 }

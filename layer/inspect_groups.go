@@ -97,23 +97,18 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 	if err := checkGroup(name); err != nil {
 		return GroupInfo{}, wrap("group", err)
 	}
-	packed, err := q.keys.whereGiven(where)
+	lane, err := q.keys.laneAt(name, where)
 	if err != nil {
 		return GroupInfo{}, wrap("group", err)
 	}
-	var info GroupInfo
-	err = q.view(ctx, func(v *view) error {
-		lane := lanes.Name(name, packed)
+	info, err := viewFor(ctx, q, func(v *view) (GroupInfo, error) {
 		head, err := v.firstItem(v.keys.items(lane))
-		if err == nil {
-			info, err = inspection{v}.describe(lane, head, defaultMaxDepth)
+		if err != nil {
+			return GroupInfo{}, err
 		}
-		return err
+		return inspection{v}.describe(lane, head, defaultMaxDepth)
 	})
-	if err != nil {
-		return GroupInfo{}, wrap("group", err)
-	}
-	return info, nil
+	return info, wrap("group", err)
 }
 
 // Groups lists the groups that have items, by name, or those that are marked. Groups conflicts with nothing and changes
@@ -518,12 +513,7 @@ const holdersLocks = 1000
 //
 // Errors: ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
-	q := a.q
-	var page HoldersPage
-	err := q.view(ctx, func(v *view) (err error) {
-		page, err = inspection{v}.holders()
-		return err
-	})
+	page, err := viewFor(ctx, a.q, func(v *view) (HoldersPage, error) { return inspection{v}.holders() })
 	return page, wrap("holders", err)
 }
 

@@ -803,15 +803,8 @@ func (q *Queue) Stats(ctx context.Context, o StatsOptions) (Stats, error) {
 	if err != nil {
 		return Stats{}, wrap("stats", err)
 	}
-	var s Stats
-	err = q.view(ctx, func(v *view) (err error) {
-		s, err = inspection{v}.readStats(&asked)
-		return err
-	})
-	if err != nil {
-		return Stats{}, wrap("stats", err)
-	}
-	return s, nil
+	s, err := viewFor(ctx, q, func(v *view) (Stats, error) { return inspection{v}.readStats(&asked) })
+	return s, wrap("stats", err)
 }
 
 // readStats is Stats in a transaction that may read other things too. It reads the counters, the pause of the queue,

@@ -113,10 +113,6 @@ func (q *Queue) GroupState(ctx context.Context, group string) ([]byte, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("group state", err)
 	}
-	var state []byte
-	err := q.view(ctx, func(v *view) (err error) {
-		state, err = v.waitState(v.readState(group, true))
-		return err
-	})
+	state, err := viewFor(ctx, q, func(v *view) ([]byte, error) { return v.waitState(v.readState(group, true)) })
 	return state, wrap("group state", err)
 }

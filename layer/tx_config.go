@@ -206,12 +206,8 @@ func (v *view) readStored() (storedConfig, error) {
 }
 
 // stored is readStored in a transaction of its own.
-func (q *Queue) stored(ctx context.Context) (stored storedConfig, err error) {
-	err = q.view(ctx, func(v *view) (err error) {
-		stored, err = v.readStored()
-		return err
-	})
-	return stored, err
+func (q *Queue) stored(ctx context.Context) (storedConfig, error) {
+	return viewFor(ctx, q, (*view).readStored)
 }
 
 // ReadConfig reads the stored configuration and its version, which grows with each change.

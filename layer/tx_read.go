@@ -80,6 +80,21 @@ func (q *Queue) readOnly(ctx context.Context, o kv.TxOptions, fn func(tx kv.Tx, 
 	return err
 }
 
+// viewFor is Queue.view for a look that has a result. If the view fails, the result is the zero value. look may run
+// several times, and the result is that of the last run.
+func viewFor[T any](ctx context.Context, q *Queue, look func(v *view) (T, error)) (T, error) {
+	var result T
+	err := q.view(ctx, func(v *view) (err error) {
+		result, err = look(v)
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return result, nil
+}
+
 // guarded returns the transaction's view with reads that add read conflicts. g names the reason (package guard).
 func (w *txn) guarded(g guard.Guard) *view {
 	v := w.view
