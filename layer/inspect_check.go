@@ -201,7 +201,7 @@ type checker struct {
 	granted  map[uuid.UUID]int64    // by the random of a key grant: the index of its key request; 0 = not seen
 	suspects []suspect              // to be confirmed
 	kept     []keptRow              // the kept hints
-	odd      map[string]bool        // the keys of the page that do not fit to others: see look and lookLanes
+	odd      map[string]oddity      // by the keys of the page that do not fit to others: see look and lookLanes
 	laneDue  map[string]int64       // by the keys of lanes in the page, when their items are due: see lookLanes
 }
 
@@ -218,6 +218,12 @@ type groupCheck struct {
 	paced  bool        // the group has a key pace: its rate is in use
 	marked bool        // there is a key mark
 	kept   []string    // the lanes under whose locks hints of this lane are put aside
+}
+
+// oddity is the rule that a pair breaks together with another key, as one transaction has read both.
+type oddity struct {
+	rule   Rule
+	detail string
 }
 
 // suspect is a place, named by a key, where the pages do not fit together. confirm judges it again at one version. It
@@ -338,8 +344,9 @@ type checked struct {
 }
 
 // row notes what one pair of a page says, and reads nothing more. It counts the pair in the report, and adds to the
-// notes about its lane. A pair that is wrong by itself becomes a suspect at once. Example: the value has not the form
-// of its key. So does a pair that needs another which no page has shown yet. Example: an attempt without an item.
+// notes about its lane. A pair that is wrong by itself, or odd, becomes a suspect at once. Example: the value has not
+// the form of its key. So does a pair that needs another which no page has shown yet. Example: an attempt without an
+// item.
 func (c *checker) row(of checked) {
 	p, row := of.p, of.KV
 	if of.err != nil {
@@ -348,6 +355,9 @@ func (c *checker) row(of checked) {
 	}
 	if n := c.counts[p.name]; n != nil {
 		*n++
+	}
+	if o, ok := c.odd[string(row.Key)]; ok {
+		c.still(row.Key, o.rule, o.detail)
 	}
 	switch p.name {
 	case nameItem:
@@ -364,8 +374,6 @@ func (c *checker) row(of checked) {
 		c.still(row.Key, ruleValue, err.Error())
 	}
 	switch p.name {
-	case nameArchived:
-		c.archived(row)
 	case namePart:
 		if !c.parts[p.itemID()] {
 			c.owned(row.Key, rulePart, p.itemID(),
@@ -428,14 +436,13 @@ func (c *checker) record(p parsedKey, row kv.KV) *rec.Record {
 }
 
 // item counts an item, its bytes and, at the first item, its group. Of the first item it notes the id, and when the
-// item is due; nothing if the item cannot be read. The item becomes a suspect, which is read again, if it cannot be
-// read, is missing in one of its lanes, or has parts, which have to be read, too.
+// item is due; nothing if the item cannot be read. The item becomes a suspect if it cannot be read, or has parts, which
+// have to be read, too.
 func (c *checker) item(p parsedKey, row kv.KV) {
 	g := c.group(p.group)
 	if g.items++; g.items == 1 {
 		c.report.Groups++
 	}
-	c.itemInLanes(p, row)
 	e, body, ok := c.stored(p, row, ruleItem, func(value []byte) ([]byte, error) { return value, nil })
 	if !ok {
 		return
@@ -483,11 +490,8 @@ func (c *checker) still(key []byte, rule Rule, detail string) {
 	c.suspectPair(key, func(inspection, []byte) (Rule, string, error) { return rule, detail, nil })
 }
 
-// dead notes a dead letter. It becomes a suspect if it cannot be read, has parts, or if its item is in the group, too.
+// dead notes a dead letter. It becomes a suspect if it cannot be read, or has parts.
 func (c *checker) dead(p parsedKey, row kv.KV) {
-	if c.odd[string(row.Key)] {
-		c.still(row.Key, ruleDead, "its item is in the group too")
-	}
 	c.stored(p, row, ruleDead, func(value []byte) ([]byte, error) {
 		d, err := rec.UnpackDeadLetter(row.Key, value)
 		if err != nil {
@@ -519,30 +523,31 @@ func (p presence) wait(ctx context.Context) (bool, error) {
 // archive for each item that it names. look notes the pairs that break this in c.odd. It returns how many of the rows
 // it has looked at: fewer than all if it has asked for checkAsks keys.
 func (c *checker) look(v inspection, rows []checked) (looked int, err error) {
-	c.odd = make(map[string]bool)
+	c.odd = make(map[string]oddity)
 	type pair struct {
 		key   []byte
 		other presence
-		there bool // true = the other must be there; false = must not be
+		there bool   // true = the other must be there; false = must not be
+		odd   oddity // if that is not so
 	}
 	var pairs []pair
-	ask := func(row checked, other []byte, there bool) {
-		pairs = append(pairs, pair{row.Key, askFor(v, other), there})
+	ask := func(row checked, other []byte, there bool, rule Rule, detail string) {
+		pairs = append(pairs, pair{row.Key, askFor(v, other), there, oddity{rule, detail}})
 	}
 	for _, row := range rows {
 		if p := row.p; row.err == nil {
 			switch p.name {
 			case nameDead:
-				ask(row, v.keys.item(p.itemID()), false)
+				ask(row, v.keys.item(p.itemID()), false, ruleDead, "its item is in the group too")
 			case nameArchive:
 				if a, err := rec.UnpackArchived(row.Key, row.Value); err == nil {
-					ask(row, v.keys.item(p.itemID()), false)
-					ask(row, v.keys.archived(a.At), true)
+					ask(row, v.keys.item(p.itemID()), false, ruleArchive, "it is in its group, too")
+					ask(row, v.keys.archived(a.At), true, ruleArchive, "no entry names it")
 				}
 			case nameArchived:
 				if e, err := rec.UnpackArchiveEntry(row.Key, row.Value); err == nil {
-					for _, d := range e.Items {
-						ask(row, v.keys.archive(idOf(d, e.Group)), true)
+					for _, id := range idsOf(e.Items, e.Group) {
+						ask(row, v.keys.archive(id), true, ruleArchived, "no archived item "+id.String())
 					}
 				}
 			}
@@ -557,52 +562,27 @@ func (c *checker) look(v inspection, rows []checked) (looked int, err error) {
 			return 0, err
 		}
 		if there != p.there {
-			c.odd[string(p.key)] = true
+			c.noteOdd(p.key, p.odd)
 		}
 	}
 	return looked, nil
 }
 
-// archive notes an archived item. It becomes a suspect if it cannot be read or has parts. If look has found it odd, the
-// confirmation reads whether its item is in the group, and whether its entry is there (key archived).
+// noteOdd notes an oddity of a key. The first one of each key counts.
+func (c *checker) noteOdd(key []byte, o oddity) {
+	if _, noted := c.odd[string(key)]; !noted {
+		c.odd[string(key)] = o
+	}
+}
+
+// archive notes an archived item. It becomes a suspect if it cannot be read or has parts.
 func (c *checker) archive(p parsedKey, row kv.KV) {
-	var at rec.Completion
-	_, _, ok := c.stored(p, row, ruleArchive, func(value []byte) ([]byte, error) {
+	c.stored(p, row, ruleArchive, func(value []byte) ([]byte, error) {
 		a, err := rec.UnpackArchived(row.Key, value)
 		if err != nil {
 			return nil, err
 		}
-		at = a.At
 		return a.Item, nil
-	})
-	if !ok || !c.odd[string(row.Key)] {
-		return
-	}
-	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
-		item, entry := askFor(v, v.keys.item(p.itemID())), askFor(v, v.keys.archived(at))
-		if there, err := item.wait(v.ctx); err != nil || there {
-			return ruleArchive, "it is in its group, too", err
-		}
-		if there, err := entry.wait(v.ctx); err != nil || !there {
-			return ruleArchive, "no entry names it", err
-		}
-		return "", "", nil
-	})
-}
-
-// archived makes a suspect of an entry of the archive that look has found odd. An entry names the items that one ack
-// has finished. The confirmation reads whether each of them has its key archive.
-func (c *checker) archived(row kv.KV) {
-	e, err := rec.UnpackArchiveEntry(row.Key, row.Value)
-	if err != nil || !c.odd[string(row.Key)] {
-		return
-	}
-	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
-		id, err := firstAbsent(v, idsOf(e.Items, e.Group), v.keys.archive)
-		if err != nil || id == nil {
-			return "", "", err
-		}
-		return ruleArchived, "no archived item " + id.String(), nil
 	})
 }
 
@@ -1016,10 +996,10 @@ func (c *checker) confirm(s suspect) error {
 func (c *checker) lookLanes(v inspection, rows []checked) error {
 	c.laneDue = make(map[string]int64)
 	type pair struct {
-		key   []byte
-		lane  string            // of a lane's key; "" = of an item
-		other kv.Future[[]byte] // of an item, its key lane; of a key lane, the item
-		hold  kv.Future[[]byte] // in an unordered queue, the item's hold; else nil
+		checked
+		lane  string            // of an item, one of its lanes
+		other kv.Future[[]byte] // of an item, its key in that lane; of a key lane, the item
+		hold  kv.Future[[]byte] // in an unordered queue, the item's hold; else a read of nothing
 	}
 	var pairs []pair
 	for _, row := range rows {
@@ -1029,92 +1009,71 @@ func (c *checker) lookLanes(v inspection, rows []checked) error {
 		}
 		switch p.name {
 		case nameItem:
-			for _, lane := range c.lanesIn(p, row.Value) {
-				pairs = append(pairs, pair{row.Key, "", v.read.Get(v.keys.laneItem(lane, p.itemID())), c.holdOf(v, p)})
+			for _, lane := range c.lanesIn(p.group, row.Value) {
+				pairs = append(pairs, pair{row, lane, v.read.Get(v.keys.laneItem(lane, p.itemID())), c.holdOf(v, p)})
 			}
 		case nameLane:
-			pairs = append(pairs, pair{row.Key, p.lane, v.read.Get(v.keys.item(p.itemID())), c.holdOf(v, p)})
+			pairs = append(pairs, pair{row, "", v.read.Get(v.keys.item(p.itemID())), c.holdOf(v, p)})
 		}
 	}
 	for _, pair := range pairs {
-		value, err := pair.other.Wait(v.ctx)
+		other, err := pair.other.Wait(v.ctx)
 		if err != nil {
 			return fmt.Errorf("read item or lane: %w", err)
 		}
-		sound := value != nil
-		if pair.lane != "" && sound {
-			if e, _, err := rec.OpenEnvelope(value); err == nil {
-				c.laneDue[string(pair.key)] = c.retro.timing(&e)
-			}
-			p := parsedKey{group: lanes.GroupOf(pair.lane)}
-			sound = slices.Contains(c.lanesIn(p, value), pair.lane)
+		hold, err := pair.hold.Wait(v.ctx)
+		if err != nil {
+			return fmt.Errorf("read hold: %w", err)
 		}
-		if pair.hold != nil {
-			held, err := pair.hold.Wait(v.ctx)
-			if err != nil {
-				return fmt.Errorf("read hold: %w", err)
+		p, there, held, detail := pair.p, other != nil, hold != nil, ""
+		if p.name == nameItem {
+			switch {
+			case there && held:
+				detail = "free and held"
+			case !there && !held:
+				detail = "not in the lane of " + parsedKey{lane: pair.lane}.laneWords()
 			}
-			sound = sound == (held == nil) && (held == nil || pair.lane == "") // a lane has no item that is held
+		} else {
+			if e, _, err := rec.OpenEnvelope(other); err == nil {
+				c.laneDue[string(pair.Key)] = c.retro.timing(&e)
+			}
+			switch {
+			case !there || !slices.Contains(c.lanesIn(p.group, other), p.lane):
+				detail = "no item with these facets: " + p.itemID().String()
+			case held:
+				detail = "free and held: " + p.itemID().String()
+			}
 		}
-		if !sound {
-			c.odd[string(pair.key)] = true
+		if detail != "" {
+			c.noteOdd(pair.Key, oddity{ruleLane, detail})
 		}
 	}
 	return nil
 }
 
-// holdOf starts reading the hold of an item: the lock of its claim by itself; nil if items have no holds in this queue.
+// holdOf starts reading the hold of an item: the lock of its claim by itself. If items have no holds in this queue, it
+// reads nothing, and the result is nil.
 func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
 	hold, ok := v.keys.plan.HoldOn(lanes.Item(p.itemID()))
 	if !ok {
-		return nil
+		return kv.Done[[]byte](nil, nil)
 	}
 	return v.read.Get(v.keys.lock(hold))
 }
 
-// heldByItself reads whether the item has a hold.
-func (c *checker) heldByItself(v inspection, p parsedKey) (bool, error) {
-	f := c.holdOf(v, p)
-	if f == nil {
-		return false, nil
-	}
-	value, err := f.Wait(v.ctx)
-	if err != nil {
-		return false, fmt.Errorf("read hold: %w", err)
-	}
-	return value != nil, nil
+// lanesIn returns the lanes of the item of a group with the given value, without the lane of the whole group. It reads
+// nothing. In a queue with facets it returns none if the value cannot be read.
+func (c *checker) lanesIn(group string, value []byte) []string {
+	return c.keys.plan.KnownParts(group, c.keys.plan.FacetsIn(value))
 }
 
-// lanesIn returns the lanes, in the group of p, of the item with the given value, without the lane of the whole group.
-// It reads nothing. In a queue with facets it returns none if the value cannot be read.
-func (c *checker) lanesIn(p parsedKey, value []byte) []string {
-	return c.keys.plan.KnownParts(p.group, c.keys.plan.FacetsIn(value))
-}
-
-// laneRow notes a key lane, open or kept. A key lane that lookLanes has found odd becomes a suspect, and so does a hint
-// in a wrong shard.
+// laneRow notes a key lane, open or kept. A hint in a wrong shard becomes a suspect.
 func (c *checker) laneRow(p parsedKey, row kv.KV) {
 	switch p.name {
 	case nameLane:
 		g := c.group(p.lane)
 		if g.items++; g.items == 1 {
 			g.dueMS = c.laneDue[string(row.Key)]
-		}
-		if c.odd[string(row.Key)] {
-			c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
-				value, err := v.read.Get(v.keys.item(p.itemID())).Wait(v.ctx)
-				if err != nil {
-					return "", "", fmt.Errorf("read item: %w", err)
-				}
-				if value != nil && slices.Contains(c.lanesIn(p, value), p.lane) {
-					held, err := c.heldByItself(v, p)
-					if err != nil || !held {
-						return "", "", err
-					}
-					return ruleLane, "free and held: " + p.itemID().String(), nil
-				}
-				return ruleLane, "no item with these facets: " + p.itemID().String(), nil
-			})
 		}
 	case nameOpen:
 		if c.astray(p, row, c.keys.shardsOf(p.group)) {
@@ -1132,33 +1091,6 @@ func (c *checker) laneRow(p parsedKey, row kv.KV) {
 type keptRow struct {
 	key    []byte
 	holder string // the lane with that lock
-}
-
-// itemInLanes makes a suspect of an item that lookLanes has found odd. The confirmation reads its keys lane and its
-// hold.
-func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
-	if !c.odd[string(row.Key)] {
-		return
-	}
-	c.suspectPair(row.Key, func(v inspection, value []byte) (Rule, string, error) {
-		for _, lane := range c.lanesIn(p, value) {
-			in, err := v.read.Get(v.keys.laneItem(lane, p.itemID())).Wait(v.ctx)
-			if err != nil {
-				return "", "", fmt.Errorf("read lane: %w", err)
-			}
-			held, err := c.heldByItself(v, p)
-			if err != nil {
-				return "", "", err
-			}
-			if (in == nil) != held {
-				if held {
-					return ruleLane, "free and held", nil
-				}
-				return ruleLane, "not in the lane of " + parsedKey{lane: lane}.laneWords(), nil
-			}
-		}
-		return "", "", nil
-	})
 }
 
 // compareLanes makes suspects of the kept hints whose lock is gone, and of groups in which two claims may have an item
