@@ -217,7 +217,7 @@ type groupCheck struct {
 	first  ID          // the first item
 	paced  bool        // the group has a key pace: its rate is in use
 	marked bool        // there is a key mark
-	kept   []string    // the lanes under whose locks hints of this lane are put aside
+	kept   bool        // a hint of this lane is put aside under the lock of another
 }
 
 // oddity is the rule that a pair breaks together with another key, as one transaction has read both.
@@ -394,27 +394,22 @@ func (c *checker) row(of checked) {
 		c.group(p.lane).marked = true
 	case namePace:
 		c.pace(p, row)
-	case nameReady:
-		if c.astray(p, row, c.keys.shardsOf(p.group)) {
-			return
+	case nameReady, nameOpen:
+		if !c.astray(p, row, c.keys.shardsOf(p.group)) {
+			c.group(p.lane).hints++
 		}
-		c.group(p.group).hints++
 	case nameHeld:
 		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) { return c.heldSound(v, p) })
 	case nameTimer, nameDue:
-		if p.id != uuid.Nil && p.name == nameTimer {
-			return // of a beat; may be stale, and is cleared when met
-		}
-		if c.astray(p, row, c.keys.timerShardsOf(p.group)) {
-			return
-		}
+		c.timer(p, row)
+	case nameLane:
 		g := c.group(p.lane)
-		g.timers = append(g.timers, p.index)
-		if kind, _, _ := rec.UnpackTimer(row.Key, row.Value); kind == rec.KindHead {
-			g.heads = append(g.heads, p.index)
+		if g.items++; g.items == 1 {
+			g.dueMS = c.laneDue[string(row.Key)]
 		}
-	case nameLane, nameOpen, nameKept:
-		c.laneRow(p, row)
+	case nameKept:
+		c.group(p.lane).kept = true
+		c.kept = append(c.kept, keptRow{key: row.Key, holder: p.holder})
 	case nameGrant:
 		c.granted[p.id] = 0
 		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) { return c.grantSound(v, p.id) })
@@ -422,6 +417,19 @@ func (c *checker) row(of checked) {
 		if _, granted := c.granted[p.id]; granted {
 			c.granted[p.id] = p.index
 		}
+	}
+}
+
+// timer adds a timer to the notes about its lane. A timer in a wrong shard becomes a suspect. The timer of a beat may be
+// stale, and is cleared when met.
+func (c *checker) timer(p parsedKey, row kv.KV) {
+	if p.id != uuid.Nil || c.astray(p, row, c.keys.timerShardsOf(p.group)) {
+		return
+	}
+	g := c.group(p.lane)
+	g.timers = append(g.timers, p.index)
+	if kind, _, _ := rec.UnpackTimer(row.Key, row.Value); kind == rec.KindHead {
+		g.heads = append(g.heads, p.index)
 	}
 }
 
@@ -630,7 +638,7 @@ func (c *checker) compare() {
 			if h.Kind == rec.KindClaim { // a delay counts at the lock of the item
 				c.report.Held++
 			}
-		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.keys.plan.NeedsHint(name) {
+		} else if g.lock == nil && g.items > 0 && !g.kept && c.keys.plan.NeedsHint(name) {
 			if due, ok := g.waits(); ok {
 				awaited = due
 				c.report.Delayed++
@@ -1065,26 +1073,6 @@ func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
 // nothing. In a queue with facets it returns none if the value cannot be read.
 func (c *checker) lanesIn(group string, value []byte) []string {
 	return c.keys.plan.KnownParts(group, c.keys.plan.FacetsIn(value))
-}
-
-// laneRow notes a key lane, open or kept. A hint in a wrong shard becomes a suspect.
-func (c *checker) laneRow(p parsedKey, row kv.KV) {
-	switch p.name {
-	case nameLane:
-		g := c.group(p.lane)
-		if g.items++; g.items == 1 {
-			g.dueMS = c.laneDue[string(row.Key)]
-		}
-	case nameOpen:
-		if c.astray(p, row, c.keys.shardsOf(p.group)) {
-			return
-		}
-		c.group(p.lane).hints++
-	case nameKept:
-		g := c.group(p.lane)
-		g.kept = append(g.kept, p.holder)
-		c.kept = append(c.kept, keptRow{key: row.Key, holder: p.holder})
-	}
 }
 
 // keptRow is a hint put aside under the lock of holder.
