@@ -364,10 +364,10 @@ func (c *checker) row(of checked) {
 		c.item(p, row)
 		return
 	case nameDead:
-		c.dead(p, row)
+		c.stored(p, row, ruleDead)
 		return
 	case nameArchive:
-		c.archive(p, row)
+		c.stored(p, row, ruleArchive)
 		return
 	}
 	if _, err := descriptions[p.name].value(row.Key, row.Value); err != nil {
@@ -451,7 +451,7 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	if g.items++; g.items == 1 {
 		c.report.Groups++
 	}
-	e, body, ok := c.stored(p, row, ruleItem, func(value []byte) ([]byte, error) { return value, nil })
+	e, body, ok := c.stored(p, row, ruleItem)
 	if !ok {
 		return
 	}
@@ -462,13 +462,11 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	c.report.Bytes += max(int64(len(body)), e.Size)
 }
 
-// stored opens the item in the value of a pair: of an item, a dead letter, or an archived item. The function item
-// returns the item's own value from the pair's value. If the body has parts, the pair becomes a suspect, because the
-// parts have to be read, too. ok is false if the item cannot be read. Then the pair is a suspect by the given rule.
-func (c *checker) stored(
-	p parsedKey, row kv.KV, rule Rule, item func(value []byte) ([]byte, error),
-) (e rec.Envelope, body []byte, ok bool) {
-	value, err := item(row.Value)
+// stored opens the item in the value of a pair: of an item, a dead letter, or an archived item. If the body has parts,
+// the pair becomes a suspect, because the parts have to be read, too. ok is false if the item cannot be read. Then the
+// pair is a suspect by the given rule.
+func (c *checker) stored(p parsedKey, row kv.KV, rule Rule) (e rec.Envelope, body []byte, ok bool) {
+	value, err := itemIn(p.name, row)
 	if err == nil {
 		e, body, err = rec.OpenEnvelope(value)
 	}
@@ -481,7 +479,7 @@ func (c *checker) stored(
 	}
 	c.parts[p.itemID()] = true
 	c.suspectPair(row.Key, func(v inspection, value []byte) (Rule, string, error) {
-		stored, err := item(value)
+		stored, err := itemIn(p.name, kv.KV{Key: row.Key, Value: value})
 		if err == nil {
 			_, err = v.readItem(kv.KV{Key: v.keys.item(p.itemID()), Value: stored})
 		}
@@ -493,20 +491,28 @@ func (c *checker) stored(
 	return e, body, true
 }
 
-// still makes a suspect of a pair that the page has shown to break rule. To confirm it is enough that the key is there.
-func (c *checker) still(key []byte, rule Rule, detail string) {
-	c.suspectPair(key, func(inspection, []byte) (Rule, string, error) { return rule, detail, nil })
-}
-
-// dead notes a dead letter. It becomes a suspect if it cannot be read, or has parts.
-func (c *checker) dead(p parsedKey, row kv.KV) {
-	c.stored(p, row, ruleDead, func(value []byte) ([]byte, error) {
-		d, err := rec.UnpackDeadLetter(row.Key, value)
+// itemIn returns the value of the item in a pair with the given name: an item, a dead letter, or an archived item.
+func itemIn(name string, row kv.KV) ([]byte, error) {
+	switch name {
+	case nameDead:
+		d, err := rec.UnpackDeadLetter(row.Key, row.Value)
 		if err != nil {
 			return nil, err
 		}
 		return d.Item, nil
-	})
+	case nameArchive:
+		a, err := rec.UnpackArchived(row.Key, row.Value)
+		if err != nil {
+			return nil, err
+		}
+		return a.Item, nil
+	}
+	return row.Value, nil
+}
+
+// still makes a suspect of a pair that the page has shown to break rule. To confirm it is enough that the key is there.
+func (c *checker) still(key []byte, rule Rule, detail string) {
+	c.suspectPair(key, func(inspection, []byte) (Rule, string, error) { return rule, detail, nil })
 }
 
 // presence is a read that tells whether a key is there, without its value. An archived item may have 100,000 bytes.
@@ -581,17 +587,6 @@ func (c *checker) noteOdd(key []byte, o oddity) {
 	if _, noted := c.odd[string(key)]; !noted {
 		c.odd[string(key)] = o
 	}
-}
-
-// archive notes an archived item. It becomes a suspect if it cannot be read or has parts.
-func (c *checker) archive(p parsedKey, row kv.KV) {
-	c.stored(p, row, ruleArchive, func(value []byte) ([]byte, error) {
-		a, err := rec.UnpackArchived(row.Key, value)
-		if err != nil {
-			return nil, err
-		}
-		return a.Item, nil
-	})
 }
 
 // firstAbsent reads whether the key of each id is there, and returns the first id without its key; nil = all are there.
