@@ -821,7 +821,7 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	if found {
 		return "", "", nil
 	}
-	return ruleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", err
+	return ruleReachable, laneWords(group) + " is neither ready nor held nor awaited", err
 }
 
 // leadsTo reports whether a hint, a kept hint or a timer leads to a lane with the given first item. It reads the hint
@@ -1034,7 +1034,7 @@ func (c *checker) lookLanes(v inspection, rows []checked) error {
 			case there && held:
 				detail = "free and held"
 			case !there && !held:
-				detail = "not in the lane of " + parsedKey{lane: pair.lane}.laneWords()
+				detail = "not in the lane of " + laneWords(pair.lane)
 			}
 		} else {
 			if e, _, err := rec.OpenEnvelope(other); err == nil {
@@ -1087,7 +1087,7 @@ func (c *checker) compareLanes() {
 				if err != nil || r != nil {
 					return "", "", err
 				}
-				return ruleKept, "the lock is gone of " + parsedKey{lane: kept.holder}.laneWords(), nil
+				return ruleKept, "the lock is gone of " + laneWords(kept.holder), nil
 			})
 		}
 	}
@@ -1124,7 +1124,7 @@ func (c *checker) disjoint(v inspection, all []string, a, b string) (Rule, strin
 			}
 		}
 		if len(gone) == 0 {
-			return ruleDisjoint, parsedKey{lane: a}.laneWords() + ", and " + parsedKey{lane: b}.laneWords(), nil
+			return ruleDisjoint, laneWords(a) + ", and " + laneWords(b), nil
 		}
 		all = slices.DeleteFunc(all, func(lane string) bool { return gone[lane] })
 	}

@@ -142,20 +142,20 @@ var descriptions = map[string]description{
 	namePart: {
 		group: groupFirst,
 		key: func(p parsedKey) string {
-			return fmt.Sprintf("continuation %d of the body of item %s", p.n, itemWords(p))
+			return fmt.Sprintf("continuation %d of the body of item %s", p.n, itemWords(p.itemID()))
 		},
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
 	nameLock: {
-		groupThenLane, func(p parsedKey) string { return "lock of " + p.laneWords() },
+		groupThenLane, func(p parsedKey) string { return "lock of " + laneWords(p.lane) },
 		words(rec.UnpackRecord, recordWords),
 	},
 	nameHold: {
-		groupFirst, func(p parsedKey) string { return "hold of item " + itemWords(p) },
+		groupFirst, func(p parsedKey) string { return "hold of item " + itemWords(p.itemID()) },
 		words(rec.UnpackRecord, recordWords),
 	},
 	nameMark: {groupThenLane, func(p parsedKey) string {
-		return "note that " + p.laneWords() + " is paused or halted"
+		return "note that " + laneWords(p.lane) + " is paused or halted"
 	}, func(key, value []byte) (string, error) { return "the lock says why", rec.CheckEmpty(key, value) }},
 	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {
 		return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
@@ -188,12 +188,14 @@ var descriptions = map[string]description{
 	},
 	nameLane: {
 		group: groupFirst,
-		key:   func(p parsedKey) string { return "item " + itemWords(p) + ", as one of a lane: " + p.laneWords() },
+		key: func(p parsedKey) string {
+			return "item " + itemWords(p.itemID()) + ", as one of a lane: " + laneWords(p.lane)
+		},
 		value: func(key, value []byte) (string, error) { return "nothing more", rec.CheckEmpty(key, value) },
 	},
 	nameOpen: {
 		key: func(p parsedKey) string {
-			return fmt.Sprintf("ready hint of %s, its head has index %d", p.laneWords(), p.index)
+			return fmt.Sprintf("ready hint of %s, its head has index %d", laneWords(p.lane), p.index)
 		},
 		value: describeHint,
 	},
@@ -201,8 +203,7 @@ var descriptions = map[string]description{
 	nameKept: {
 		group: groupFirst,
 		key: func(p parsedKey) string {
-			by := parsedKey{lane: p.holder}
-			return fmt.Sprintf("ready hint of %s, put aside while %s is locked", p.laneWords(), by.laneWords())
+			return fmt.Sprintf("ready hint of %s, put aside while %s is locked", laneWords(p.lane), laneWords(p.holder))
 		},
 		value: describeHint,
 	},
@@ -247,7 +248,7 @@ var descriptions = map[string]description{
 	},
 	nameNamed: {
 		key: func(p parsedKey) string {
-			return fmt.Sprintf("request of a handle whose receives wait for %s, random %s", p.laneWords(), p.id)
+			return fmt.Sprintf("request of a handle whose receives wait for %s, random %s", laneWords(p.lane), p.id)
 		},
 		value: words(rec.UnpackRequest, func(r rec.Request) string {
 			return fmt.Sprintf("of %q, counts as dead after %s", r.Owner, timeWords(r.DeadlineMS))
@@ -265,7 +266,9 @@ var descriptions = map[string]description{
 		}),
 	},
 	nameGrant: {
-		key:   func(p parsedKey) string { return fmt.Sprintf("grant of %s to the request of %s", p.laneWords(), p.id) },
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("grant of %s to the request of %s", laneWords(p.lane), p.id)
+		},
 		value: func(key, value []byte) (string, error) { n, err := intWords(key, value); return "token " + n, err },
 	},
 	nameWake: {
@@ -392,22 +395,20 @@ func ofGroup(what string) func(p parsedKey) string {
 
 // ofItem returns a function for description.key that says what, and the item.
 func ofItem(what string) func(p parsedKey) string {
-	return func(p parsedKey) string { return what + " " + itemWords(p) }
+	return func(p parsedKey) string { return what + " " + itemWords(p.itemID()) }
 }
 
-// itemWords names an item by its index, group and id. p needs only these fields.
-func itemWords(p parsedKey) string {
-	return fmt.Sprintf("%d of group %q, id %s", p.index, p.group, p.itemID())
-}
+// itemWords names an item by its index, group and id.
+func itemWords(id ID) string { return fmt.Sprintf("%d of group %q, id %s", id.Index, id.Group, id) }
 
 // timerWords puts the key of a timer of a lane into words: its lane, and when it is due. A time from sinceBase on is
 // that of an enqueue, see type retro.
 func timerWords(p parsedKey) string {
 	if p.index >= sinceBase {
 		return fmt.Sprintf("timer of %s, due when the queue's delay is over since %s",
-			p.laneWords(), timeWords(p.index-sinceBase))
+			laneWords(p.lane), timeWords(p.index-sinceBase))
 	}
-	return fmt.Sprintf("timer of %s, due %s", p.laneWords(), timeWords(p.index))
+	return fmt.Sprintf("timer of %s, due %s", laneWords(p.lane), timeWords(p.index))
 }
 
 // describedBody is how much of a body is shown, describedItems how many items of a lock.
@@ -558,9 +559,9 @@ func describeHint(key, value []byte) (string, error) {
 	return "failed deliveries of the head: " + n, err
 }
 
-// laneWords names the lane of a key for people: the group, the values of a view, or the item.
-func (p parsedKey) laneWords() string {
-	group, where := lanes.Split(p.lane)
+// laneWords names a lane for people: the group, the values of a view, or the item.
+func laneWords(lane string) string {
+	group, where := lanes.Split(lane)
 	text := "group " + strconv.Quote(group)
 	if where == "" {
 		return text
@@ -568,8 +569,8 @@ func (p parsedKey) laneWords() string {
 	if where == lanes.Free {
 		return "the free items of " + text
 	}
-	if id, ok := holdOf(p.lane); ok {
-		return "item " + itemWords(parsedKey{group: group, index: id.Index, id: id.Random})
+	if id, ok := holdOf(lane); ok {
+		return "item " + itemWords(id)
 	}
 	view, values := lanes.SplitWhere(where)
 	return fmt.Sprintf("%s with %s in view %d", text, strings.Join(values, ", "), view)
