@@ -420,8 +420,8 @@ func (c *checker) row(of checked) {
 	}
 }
 
-// timer adds a timer to the notes about its lane. A timer in a wrong shard becomes a suspect. The timer of a beat may be
-// stale, and is cleared when met.
+// timer adds a timer to the notes about its lane. A timer in a wrong shard becomes a suspect. The timer of a beat may
+// be stale, and is cleared when met.
 func (c *checker) timer(p parsedKey, row kv.KV) {
 	if p.id != uuid.Nil || c.astray(p, row, c.keys.timerShardsOf(p.group)) {
 		return

@@ -2,8 +2,10 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,10 +47,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	if err != nil {
 		return d, true, wrap("describe", err)
 	}
-	words, known := descriptions[p.name]
-	if !known {
-		return d, true, nil
-	}
+	words := descriptions[p.name]
 	d.Key = words.key(p)
 	if value == nil {
 		return d, true, nil
@@ -77,14 +76,7 @@ func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 var describedPlan = lanes.New(lanes.Settings{PerItem: true})
 
 // KeyNames returns the names accepted by Section, in order.
-func KeyNames() []string {
-	names := make([]string, 0, len(descriptions))
-	for name := range descriptions {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func KeyNames() []string { return slices.Sorted(maps.Keys(descriptions)) }
 
 // Section returns the range of a queue's keys with the given name, one of KeyNames. ok is false, and the range empty,
 // if no key has the name. WholeSection returns the range of all.
@@ -168,8 +160,15 @@ var descriptions = map[string]description{
 		value: describeHint,
 	},
 	nameBeat: {
-		key:   func(p parsedKey) string { return "heartbeat " + p.id.String() + " of a handle" },
-		value: describeBeat,
+		key: func(p parsedKey) string { return "heartbeat " + p.id.String() + " of a handle" },
+		value: words(rec.UnpackBeat, func(b rec.Beat) string {
+			if b.Ended {
+				return fmt.Sprintf("the claims by heartbeat of %q are being ended, since it was due at %s",
+					b.Owner, timeWords(b.DueMS))
+			}
+			return fmt.Sprintf("the claims by heartbeat of %q last until %s, unless it is moved",
+				b.Owner, timeWords(b.DueMS))
+		}),
 	},
 	nameHeld: {
 		key: func(p parsedKey) string {
@@ -493,40 +492,24 @@ func markWords(m *rec.Mark) string {
 	return fmt.Sprintf("%s by %q since %s: %q", status, m.By, timeWords(m.SinceMS), m.Reason)
 }
 
+// timerEnds has, for each kind of a timer except that of a beat, words for the event at its time.
+var timerEnds = map[rec.Kind]string{
+	rec.KindClaim: "a lease ends then",
+	rec.KindDelay: "the delay of a retry ends then",
+	rec.KindHead:  "its first message may be delivered then",
+	rec.KindGrant: "a grant that was not accepted ends then",
+}
+
 // describeTimer says the value of a timer, or of a key held: which kind of event comes at its time.
 func describeTimer(key, value []byte) (string, error) {
 	kind, head, err := rec.UnpackTimer(key, value)
 	if err != nil {
 		return "", err
 	}
-	what := kind
-	switch kind {
-	case rec.KindClaim:
-		what = "a lease ends then"
-	case rec.KindDelay:
-		what = "the delay of a retry ends then"
-	case rec.KindHead:
-		what = "its first message may be delivered then"
-	case rec.KindBeat:
+	if kind == rec.KindBeat {
 		return "the handle's claims by heartbeat end then, unless the handle lives", nil
-	case rec.KindGrant:
-		what = "a grant that was not accepted ends then"
 	}
-	return fmt.Sprintf("%s; the group's head had index %d", what, head), nil
-}
-
-// describeBeat says the value of a handle's beat: until when the handle's claims by heartbeat last.
-func describeBeat(key, value []byte) (string, error) {
-	b, err := rec.UnpackBeat(key, value)
-	if err != nil {
-		return "", err
-	}
-	words := fmt.Sprintf("the claims by heartbeat of %q last until %s, unless it is moved", b.Owner, timeWords(b.DueMS))
-	if b.Ended {
-		words = fmt.Sprintf("the claims by heartbeat of %q are being ended, since it was due at %s",
-			b.Owner, timeWords(b.DueMS))
-	}
-	return words, nil
+	return fmt.Sprintf("%s; the group's head had index %d", cmp.Or(timerEnds[kind], string(kind)), head), nil
 }
 
 // describeDead says the value of a dead letter: when and why it has failed for good, and then its item.
