@@ -862,8 +862,7 @@ func (c *checker) leadsTo(v inspection, lane string, head kv.KV) (bool, error) {
 // will do, because the rate may have been changed since. The timer may be that of an earlier first item, which has left
 // the lane with a claim of another lane, and so was due.
 func (c *checker) timerTo(v inspection, lane string, head []byte, paced bool) func(p parsedKey, row kv.KV) bool {
-	config, due := v.known(), v.nowMS
-	delay := config.retro()
+	delay, due := v.known().retro(), v.nowMS
 	if e, _, err := rec.OpenEnvelope(head); err == nil {
 		due = max(due, delay.due(&e))
 	}

@@ -123,11 +123,11 @@ func (f *Found) locate(v inspection) error {
 		return fmt.Errorf("read item: %w", err)
 	}
 	if value != nil {
-		r, err := v.recordOver(f.ID, value)
+		claim, err := v.claimOver(f.ID, value)
 		if err != nil {
 			return err
 		}
-		return f.present(v, r, kv.KV{Key: itemKey, Value: value})
+		return f.present(v, claim, kv.KV{Key: itemKey, Value: value})
 	}
 	d, found, err := waitRow(v.ctx, dead, "dead letter", deadKey, rec.UnpackDeadLetter)
 	if err != nil {
@@ -148,11 +148,10 @@ func (f *Found) locate(v inspection) error {
 	return nil
 }
 
-// present sets the fields of f for a message that is in its group. row is the item. r is the lock that recordOver has
-// found. If a claim has the item, it is in flight. Otherwise it waits, and present counts the items of the group before
-// it, up to whyCap.
-func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
-	if c := r.Claim(); hasItem(c, f.ID) {
+// present sets the fields of f for a message that is in its group. row is the item. If the claim c has the item, it is
+// in flight. If c is nil, it waits, and present counts the items of the group before it, up to whyCap.
+func (f *Found) present(v inspection, c *rec.Holding, row kv.KV) error {
+	if c != nil {
 		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.Owner, c.Token, fromMillis(c.EndMS)
 		return nil
 	}
@@ -161,28 +160,23 @@ func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
 		return rec.Corrupt(row.Key, err)
 	}
 	f.Where = WhereWaiting
-	config := v.known()
-	f.DeliverAt = config.retro().deliverAt(&e)
+	f.DeliverAt = v.known().retro().deliverAt(&e)
 	before := kv.KeyRange{Begin: v.keys.items(f.ID.Group).Begin, End: row.Key}
 	f.Ahead, err = v.countKeys(before, whyCap)
 	f.AheadMore = f.Ahead == whyCap
 	return err
 }
 
-// recordOver reads the locks that may have an item: of the whole group, of the item's other lanes, and its hold, which
-// is the lock of a single item. value is the item's. It returns the lock whose claim has the item. If no claim has it,
-// own is the lock of the group, nil if there is none.
-func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error) {
+// claimOver returns the claim that has an item; nil = no claim has it. value is the item's. It reads the locks that may
+// have the item: of the whole group, of the item's other lanes, and its hold, which is the lock of a single item.
+func (v inspection) claimOver(id ID, value []byte) (*rec.Holding, error) {
 	all, err := v.recordsOver(id, v.keys.plan.FacetsIn(value))
 	for _, o := range all {
-		if hasItem(o.record.Claim(), id) {
-			return o.record, err
-		}
-		if o.lane == id.Group {
-			own = o.record
+		if c := o.record.Claim(); hasItem(c, id) {
+			return c, nil
 		}
 	}
-	return own, err
+	return nil, err
 }
 
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with

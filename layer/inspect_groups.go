@@ -453,8 +453,7 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 	if err != nil {
 		return rec.Corrupt(head, err)
 	}
-	config := v.known()
-	if due := config.retro().due(&e); due > now && info.Status == Ready {
+	if due := v.known().retro().due(&e); due > now && info.Status == Ready {
 		info.Status, info.Left = Delayed, time.Duration(due-now)*time.Millisecond
 	}
 	if info.Status == Ready && pace != nil {

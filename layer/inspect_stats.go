@@ -235,8 +235,7 @@ func (v inspection) firstTimers(
 func (v inspection) passTimers(
 	in kv.KeyRange, limit, page int, each func(timerRow) (enough bool),
 ) (more bool, err error) {
-	config, timers := v.known(), newCursor(in)
-	delay := config.retro()
+	delay, timers := v.known().retro(), newCursor(in)
 	for read := 0; read < limit && !timers.exhausted; {
 		n := min(page, limit-read)
 		rows, err := timers.read(v.read, n).Wait(v.ctx)

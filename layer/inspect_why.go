@@ -373,8 +373,7 @@ func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	if err != nil {
 		return false, rec.Corrupt(key, err)
 	}
-	config := x.known()
-	due := config.retro().due(&e)
+	due := x.known().retro().due(&e)
 	if due <= x.nowMS {
 		return false, nil
 	}
@@ -569,8 +568,7 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if err != nil {
 		return false, rec.Corrupt(key, err)
 	}
-	config := x.known()
-	for _, timer := range x.keys.timersAt(config.retro().timing(&e), x.lane) {
+	for _, timer := range x.keys.timersAt(x.known().retro().timing(&e), x.lane) {
 		if v, err = x.read.Get(timer).Wait(x.ctx); err != nil {
 			return false, fmt.Errorf("read timer: %w", err)
 		}

@@ -160,8 +160,7 @@ func (v *view) readItem(row kv.KV) (Item, error) {
 	if err != nil {
 		return Item{}, rec.Corrupt(row.Key, err)
 	}
-	config := v.known()
-	return v.assemble(p.itemID(), e, body, config.retro())
+	return v.assemble(p.itemID(), e, body, v.known().retro())
 }
 
 // assemble makes an item from its id, its envelope and the first part of its body. It reads the other parts (part). If
