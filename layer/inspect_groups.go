@@ -138,20 +138,20 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 			What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: noLimit,
 		})
 	}
-	walk := groupWalk{keys: q.keys, o: &o, section: q.keys.section(nameItem)}
+	walk := groupWalk{keys: q.keys, o: &o, name: nameItem}
 	switch {
 	case o.Marked && o.Where != nil:
 		return GroupsPage{}, wrap("groups", fmt.Errorf("%w: marked groups by template", ErrOptions))
 	case o.Marked:
-		walk.section = q.keys.section(nameMark)
+		walk.name = nameMark
 	case o.Where != nil:
 		var err error
 		if walk.where, err = q.keys.where(o.Where); err != nil {
 			return GroupsPage{}, wrap("groups", err)
 		}
-		walk.section = q.keys.section(nameLane)
+		walk.name = nameLane
 	}
-	from := walk.section.Begin
+	from := walk.keys.section(walk.name).Begin
 	if o.After != nil {
 		if err := checkGroup(*o.After); err != nil {
 			return GroupsPage{}, wrap("groups", err)
@@ -186,29 +186,21 @@ type inspection struct{ *view }
 
 // groupWalk is a listing of groups, by the keys item, mark or lane, in the order of the groups.
 type groupWalk struct {
-	keys    subspace
-	o       *GroupsOptions
-	where   string      // the packed template; "" = whole groups
-	section kv.KeyRange // all keys item, mark or lane: each listed group has one
+	keys  subspace
+	o     *GroupsOptions
+	where string // the packed template; "" = whole groups
+	name  string // of the keys item, mark or lane: each listed group has one of them
 	// begun is the start of the last page. slow counts the pages that outlasted slowStats: each divides the number of
 	// groups of a page by four, because a page with deep groups may outlast a transaction.
 	begun time.Time
 	slow  int
 }
 
-// behind returns the key behind all keys of a group in the section: there the next group begins.
-func (w *groupWalk) behind(group string) []byte {
-	switch {
-	case w.o.Marked:
-		return w.keys.marks(group).End
-	case w.where != "":
-		return w.keys.lanesIn(group).End
-	}
-	return w.keys.items(group).End
-}
+// behind returns the key behind all keys with the name that are of a group: there the next group begins.
+func (w *groupWalk) behind(group string) []byte { return w.keys.withLanes(w.name, group).End }
 
 // page reads up to n groups, the first at or behind the key from. next is where the next page begins; nil = there are
-// no more groups. It finds each group by a key of the section, and then reads what describe reads. By template the page
+// no more groups. It finds each group by a key with the name, and then reads what describe reads. By template the page
 // may have fewer groups, because groups without a match are looked at, too. At the end the items of all groups are
 // counted, up to MaxDepth of each.
 func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
@@ -216,7 +208,7 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 		w.slow++
 	}
 	w.begun = time.Now()
-	most := halved(groupsPerView, 2*w.slow)
+	most, section := halved(groupsPerView, 2*w.slow), w.keys.section(w.name)
 	var deep []int // the groups to count
 	var items []kv.KeyRange
 	next = from
@@ -225,7 +217,7 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 		if err != nil {
 			return nil, nil, fmt.Errorf("read next group: %w", err)
 		}
-		if !w.section.Contains(k) {
+		if !section.Contains(k) {
 			next = nil
 			break
 		}
