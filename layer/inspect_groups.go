@@ -448,13 +448,13 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 	if due := v.known().retro().due(&e); due > now && info.Status == Ready {
 		info.Status, info.Left = Delayed, time.Duration(due-now)*time.Millisecond
 	}
-	if info.Status == Ready && pace != nil {
-		used, err := v.waitPace(p.group, pace)
+	if info.Status == Ready {
+		untilMS, err := v.pacedUntil(p.group, pace)
 		if err != nil {
 			return err
 		}
-		if a := v.known().MaxRate.allowance(used, now); a.untilMS > now {
-			info.Status, info.Left = RateLimited, time.Duration(a.untilMS-now)*time.Millisecond
+		if untilMS > now {
+			info.Status, info.Left = RateLimited, time.Duration(untilMS-now)*time.Millisecond
 		}
 	}
 	info.HeadAge = max(0, time.Duration(now-e.EnqueuedMS)*time.Millisecond)
@@ -465,6 +465,16 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 	info.Attempts, info.LastError = a.Count, a.LastError
 	info.Depth, err = v.countKeys(v.keys.items(lane), maxDepth)
 	return err
+}
+
+// pacedUntil returns when (ms) the rate of a group allows the next item; 0 = now. f is the read that readPace has
+// started.
+func (v inspection) pacedUntil(group string, f kv.Future[[]byte]) (untilMS int64, err error) {
+	if f == nil {
+		return 0, nil
+	}
+	used, err := v.waitPace(group, f)
+	return v.known().MaxRate.allowance(used, v.nowMS).untilMS, err
 }
 
 // HolderInfo is an owner of claims, and how much of the queue these claims hold.

@@ -481,18 +481,16 @@ func (c *groupCounts) verify() (passed int64, err error) {
 			f.rows = c.keys.rows(l.lane, pairs, c.retro)
 			err = f.meetHold(c.view, l.lock.hold)
 		}
-		var paced bool
-		if err == nil && l.pace != nil {
-			var used rec.Pace
-			used, err = c.waitPace(l.lane, l.pace)
-			paced = c.known().MaxRate.allowance(used, c.nowMS).untilMS > c.nowMS
+		var pacedUntil int64
+		if err == nil {
+			pacedUntil, err = c.pacedUntil(l.lane, l.pace)
 		}
 		if err != nil && !c.skipsRow(err) {
 			return 0, err
 		}
 		says := hintStale
 		if err == nil {
-			if says = c.says(f); says == hintReady && paced {
+			if says = c.says(f); says == hintReady && pacedUntil > c.nowMS {
 				says = hintWaits
 			}
 		}

@@ -206,7 +206,7 @@ func (x *explaining) explainItem() error {
 	if err != nil {
 		return fmt.Errorf("read item: %w", err)
 	}
-	if facets := x.keys.plan.FacetsIn(v); v != nil && facets != "" {
+	if facets := plan.FacetsIn(v); facets != "" {
 		x.lane = plan.LanesOf(x.id.Group, facets)[0]
 	}
 	return x.explain()
@@ -373,31 +373,23 @@ func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	if err != nil {
 		return false, rec.Corrupt(key, err)
 	}
-	due := x.known().retro().due(&e)
-	if due <= x.nowMS {
-		return false, nil
+	return x.addUntil(cause, x.known().retro().due(&e)), nil
+}
+
+// addUntil adds the cause if it ends at untilMS, a time to come, and reports whether it has.
+func (x *explaining) addUntil(cause Cause, untilMS int64) bool {
+	if untilMS <= x.nowMS {
+		return false
 	}
-	x.add(Reason{Cause: cause, Left: time.Duration(due-x.nowMS) * time.Millisecond})
-	return true, nil
+	x.add(Reason{Cause: cause, Left: time.Duration(untilMS-x.nowMS) * time.Millisecond})
+	return true
 }
 
 // paced reads the rate of the item's group (key pace) if the queue has one, and reports whether it is used up for now.
 // Then it adds CauseRateLimited.
 func (x *explaining) paced() (bool, error) {
-	f := x.readPace(x.id.Group)
-	if f == nil {
-		return false, nil
-	}
-	used, err := x.waitPace(x.id.Group, f)
-	if err != nil {
-		return false, err
-	}
-	a := x.known().MaxRate.allowance(used, x.nowMS)
-	if a.untilMS <= x.nowMS {
-		return false, nil
-	}
-	x.add(Reason{Cause: CauseRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
-	return true, nil
+	untilMS, err := x.pacedUntil(x.id.Group, x.readPace(x.id.Group))
+	return err == nil && x.addUntil(CauseRateLimited, untilMS), err
 }
 
 // pacedTotal reads the rate of the whole queue (field pace of meta) if it has one, and reports whether it is used up
@@ -411,12 +403,7 @@ func (x *explaining) pacedTotal() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	a := rate.allowance(used, x.nowMS)
-	if a.untilMS <= x.nowMS {
-		return false, nil
-	}
-	x.add(Reason{Cause: CauseQueueRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
-	return true, nil
+	return x.addUntil(CauseQueueRateLimited, rate.allowance(used, x.nowMS).untilMS), nil
 }
 
 // locked adds the reasons for which locks keep the lane, and reads nothing. own is the value of the lane's lock, nil if
@@ -467,11 +454,8 @@ func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 	}
 	m := r.Mark()
 	if m != nil {
-		cause := CauseGroupPaused
-		if m.Kind == rec.MarkHalt {
-			cause = CauseGroupHalted
-		}
-		x.add(Reason{Cause: cause, Mark: publicMark(m), Where: holder.Where})
+		mark := publicMark(m)
+		x.add(Reason{Cause: mark.cause(), Mark: mark, Where: holder.Where})
 	}
 	return !cond.Keeps() && m == nil
 }
