@@ -673,13 +673,6 @@ func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 	return marked, nil
 }
 
-// isVoid reports whether the timer of a marked group leads to no group that a receive may get. The timer of a holding
-// that lasts does not count as void: its group is held or delayed. A timer that is due, or of a delayed head, is void,
-// because the mark stops the group then.
-func (c *groupCounts) isVoid(group string, k rec.Kind, dueMS int64) bool {
-	return c.marked[group] && (dueMS <= c.nowMS || k == rec.KindHead)
-}
-
 // notReady reports whether the hints of a lane are known, by verify, to lead to no ready group.
 func (c *groupCounts) notReady(lane string) bool {
 	says, known := c.hinted[lane]

@@ -352,46 +352,19 @@ func (c *groupCounts) timers() error {
 }
 
 // timer counts one timer. A timer of kind claim or grant says that the group is held. A timer of kind delay or head
-// says that it is delayed, and any timer that is due says that it is ready. If the timer stands for no group of its
-// own, it is passed: its group is stopped by a mark, or was counted by its hint or by an earlier hold. timer reads
-// nothing, and never has enough.
+// says that it is delayed, and any timer that is due says that it is ready. timer reads nothing, and never has enough.
 func (c *groupCounts) timer(t timerRow) (enough bool) {
 	p, kind := t.key, t.kind
+	read, passed := &c.later, &c.passedLater
 	if p.index <= c.nowMS {
-		c.due++
-	} else {
-		c.later++
+		read, passed = &c.due, &c.passedDue
+	}
+	*read++
+	if c.pass(t) {
+		*passed++
+		return false
 	}
 	h := head{group: p.group, index: t.head}
-	// Each hold has a timer, and the group counts once.
-	if lanes.IsHold(p.lane) {
-		if c.where == "" && kind == rec.KindClaim && p.index <= c.nowMS { // the items are claimed in turn
-			c.lapsed++
-		}
-		hint := c.hinted[lanes.Name(p.group, c.where)]
-		if c.inTurn[p.group] || hint == hintReady && p.index <= c.nowMS {
-			c.passTimer(p.index) // counted by its hint, or by the hold that ends first
-			return false
-		}
-		setIn(&c.inTurn, p.group, true)
-	}
-	if c.isVoid(p.group, kind, p.index) {
-		c.passTimer(p.index)
-		return false
-	}
-	switch c.hinted[p.lane] {
-	case hintReady: // counted by its hint
-		c.passTimer(p.index)
-		return false
-	case hintWaits: // counted by this timer
-		if p.index > c.nowMS {
-			c.hinted[p.lane] = hintStale
-		} else {
-			c.passTimer(p.index)
-			return false
-		}
-	case hintStale:
-	}
 	c.oldest = oldHeads(c.oldest, h)
 	switch {
 	case p.index <= c.nowMS:
@@ -407,6 +380,33 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 			c.failing++
 		}
 		c.delay(p.group)
+	}
+	return false
+}
+
+// pass reports whether a timer stands for no group of its own: its group is stopped by a mark, or was counted by its
+// hint or by an earlier hold. It notes a group that this timer counts, so that the next hold of the group, or its hint,
+// does not count it again.
+func (c *groupCounts) pass(t timerRow) bool {
+	p, isDue := t.key, t.key.index <= c.nowMS
+	// Each hold has a timer, and the group counts once.
+	if lanes.IsHold(p.lane) {
+		if c.where == "" && t.kind == rec.KindClaim && isDue { // the items are claimed in turn
+			c.lapsed++
+		}
+		if c.inTurn[p.group] || c.hinted[c.lane(p.group)] == hintReady && isDue {
+			return true // counted by its hint, or by the hold that ends first
+		}
+		c.inTurn[p.group] = true
+	}
+	switch says := c.hinted[p.lane]; {
+	case c.marked[p.group] && (isDue || t.kind == rec.KindHead):
+		// The mark stops the group now. A holding that lasts is another matter: its group is held or delayed.
+		return true
+	case says == hintReady, says == hintWaits && isDue: // counted by its hint
+		return true
+	case says == hintWaits: // counted by this timer
+		c.hinted[p.lane] = hintStale
 	}
 	return false
 }
@@ -522,15 +522,6 @@ func (c *groupCounts) says(f *found) hintSays {
 		return hintWaits
 	}
 	return hintReady
-}
-
-// passTimer notes a timer that stands for no group of its own. dueMS is when it is due.
-func (c *groupCounts) passTimer(dueMS int64) {
-	if dueMS <= c.nowMS {
-		c.passedDue++
-	} else {
-		c.passedLater++
-	}
 }
 
 // weigh counts the keys of the items of the delayed groups in waiting, up to statsDeep of each. Each further delayed
@@ -824,9 +815,9 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 		return s, err
 	}
 	c := &groupCounts{
-		inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro(), taken: make(map[string]bool),
+		inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro(),
+		follows: halved(statsHints, 2*o.slow), taken: make(map[string]bool), inTurn: make(map[string]bool),
 	}
-	c.follows = halved(statsHints, 2*o.slow)
 	if s.PausedGroups+s.HaltedGroups > 0 {
 		if c.marked, _, err = v.readMarked(o.where); err != nil {
 			return s, err
