@@ -67,11 +67,10 @@ const (
 
 // Bounds of the reads of a list of blocked groups.
 const (
-	blockedTimers = 10_000 // timers, the first due first, in pages of blockedPage
-	blockedPage   = 1000
-	blockedHints  = 1000 // of all shards together, the oldest of each shard
-	blockedHolds  = 100  // locks of held groups, those of the oldest heads
-	blockedLooks  = 1000 // groups described for one page, also if few of them fit Causes
+	blockedTimers = 10_000 // timers, the first due first
+	blockedHints  = 1000   // of all shards together, the oldest of each shard
+	blockedHolds  = 100    // locks of held groups, those of the oldest heads
+	blockedLooks  = 1000   // groups described for one page, also if few of them fit Causes
 )
 
 // BlockedCauses returns the causes for which groups are listed as blocked, the worst first. The slice belongs to the
@@ -348,14 +347,14 @@ func (b *blockedLook) marks() error {
 // timers passes timers to the function timer: the first blockedTimers. If there are more, then also some that are due
 // later than any process may set a timer, because the clock of their writer was wrong.
 func (b *blockedLook) timers() error {
-	more, err := b.firstTimers(b.where, blockedTimers, blockedPage, b.timer)
+	more, err := b.firstTimers(b.where, blockedTimers, b.timer)
 	b.page.Sampled = b.page.Sampled || more
 	wrong := b.known().retro().dueAfter(b.nowMS + (MaxDelay + clockSlack).Milliseconds())
 	for _, far := range b.keys.timersWithin(b.where, wrong) {
 		if err != nil || !more { // without more, all timers were read
 			break
 		}
-		_, err = b.passTimers(far, farPage, farPage, b.timer)
+		_, err = b.passTimers(far, farPage, b.timer)
 	}
 	return err
 }

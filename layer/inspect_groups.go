@@ -597,13 +597,13 @@ func (v inspection) heldLanes() (held []head, more bool, err error) {
 		held = append(held, head{group: lane, index: t.head})
 		return false
 	}
-	more, err = v.firstTimers("", statsTimers, 1000, note)
+	more, err = v.firstTimers("", statsTimers, note)
 	for _, section := range v.keys.sections(nameDue) {
 		if err != nil {
 			break
 		}
 		var byTemplate bool
-		byTemplate, err = v.passTimers(section, statsTimers, 1000, note)
+		byTemplate, err = v.passTimers(section, statsTimers, note)
 		more = more || byTemplate
 	}
 	return held, more, err

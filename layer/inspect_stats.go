@@ -15,6 +15,7 @@ import (
 const (
 	// statsTimers bounds the timers read by Stats, the first due first.
 	statsTimers = 10_000
+	timersPage  = 1000 // how many timers, or claims by heartbeat, are read at a time
 	// Of the first statsDelayed delayed groups Stats counts the messages, up to statsDeep of each: in about 20 rounds
 	// of key reads at most, and in 3 if the groups have a message or two.
 	statsDelayed = 100
@@ -199,25 +200,23 @@ func (t *timerRow) open(v inspection, row kv.KV) (err error) {
 // gets the handle's claims by heartbeat (keys held), as timers that are due when the beat is. more says that there are,
 // or may be, further timers. With several shards, if there are more than limit timers, an equal part of limit is read
 // of each.
-func (v inspection) firstTimers(
-	where string, limit, page int, each func(timerRow) (enough bool),
-) (more bool, err error) {
+func (v inspection) firstTimers(where string, limit int, each func(timerRow) (enough bool)) (more bool, err error) {
 	shards := v.keys.shards.all()
 	if shards == 1 {
-		return v.passTimers(v.keys.timersIn(where, 0), limit, page, each)
+		return v.passTimers(v.keys.timersIn(where, 0), limit, each)
 	}
 	var due []timerRow
 	collect := func(t timerRow) (enough bool) {
 		due = append(due, t)
 		return false
 	}
-	if more, err = v.passTimers(v.keys.timersOf(where), limit, page, collect); err != nil {
+	if more, err = v.passTimers(v.keys.timersOf(where), limit, collect); err != nil {
 		return false, err
 	}
 	if more {
 		due = nil
 		for _, in := range v.keys.timersByShard(where) {
-			if _, err := v.passTimers(in, max(1, limit/int(shards)), page, collect); err != nil {
+			if _, err := v.passTimers(in, max(1, limit/int(shards)), collect); err != nil {
 				return false, err
 			}
 		}
@@ -232,12 +231,10 @@ func (v inspection) firstTimers(
 }
 
 // passTimers is firstTimers for the timers in one range, in the order of their keys.
-func (v inspection) passTimers(
-	in kv.KeyRange, limit, page int, each func(timerRow) (enough bool),
-) (more bool, err error) {
+func (v inspection) passTimers(in kv.KeyRange, limit int, each func(timerRow) (enough bool)) (more bool, err error) {
 	delay, timers := v.known().retro(), newCursor(in)
 	for read := 0; read < limit && !timers.exhausted; {
-		n := min(page, limit-read)
+		n := min(timersPage, limit-read)
 		rows, err := timers.read(v.read, n).Wait(v.ctx)
 		if err != nil {
 			return false, fmt.Errorf("read timers: %w", err)
@@ -254,9 +251,9 @@ func (v inspection) passTimers(
 					continue
 				}
 				if len(held) == 0 {
-					held = v.beginHeld(opened[i:], limit-read, page)
+					held = v.beginHeld(opened[i:], limit-read)
 				}
-				passed, left, enough, err := v.passHeld(held[0], limit-read, page, each)
+				passed, left, enough, err := v.passHeld(held[0], limit-read, each)
 				if err != nil || enough {
 					return enough, err
 				}
@@ -300,15 +297,15 @@ type heldClaims struct {
 }
 
 // beginHeld starts reading the first claims that the handles of the first heldTogether beats among the timers keep: the
-// keys held of each. It reads up to heldFirst claims of a handle, but no more than page and limit. The caller calls it
-// again for the next beats.
-func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldClaims) {
+// keys held of each. It reads up to heldFirst claims of a handle, but no more than limit. The caller calls it again for
+// the next beats.
+func (v inspection) beginHeld(timers []timerRow, limit int) (all []*heldClaims) {
 	for _, t := range timers {
 		if t.kind != rec.KindBeat {
 			continue
 		}
 		h := &heldClaims{
-			dueMS: t.key.index, rest: newCursor(v.keys.heldBy(t.key.id)), size: min(heldFirst, page, limit),
+			dueMS: t.key.index, rest: newCursor(v.keys.heldBy(t.key.id)), size: min(heldFirst, limit),
 		}
 		h.next = h.rest.read(v.read, h.size)
 		if all = append(all, h); len(all) == heldTogether {
@@ -321,7 +318,7 @@ func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldCl
 // passHeld is passTimers for the claims by one heartbeat (keys held), which have no timers. Each counts as a timer that
 // is due when the beat is due. passed is how many claims it has read, up to limit. enough is the last result of each.
 func (v inspection) passHeld(
-	h *heldClaims, limit, page int, each func(timerRow) (enough bool),
+	h *heldClaims, limit int, each func(timerRow) (enough bool),
 ) (passed int, more, enough bool, err error) {
 	for {
 		rows, err := h.next.Wait(v.ctx)
@@ -337,7 +334,7 @@ func (v inspection) passHeld(
 				return passed, false, true, nil
 			}
 		}
-		if h.size = min(page, limit-passed); h.size <= 0 || h.rest.exhausted {
+		if h.size = min(timersPage, limit-passed); h.size <= 0 || h.rest.exhausted {
 			return passed, over > 0 || !h.rest.exhausted, false, nil
 		}
 		h.next = h.rest.read(v.read, h.size)
@@ -346,7 +343,7 @@ func (v inspection) passHeld(
 
 // timers reads the first timers and passes them to timer.
 func (c *groupCounts) timers() error {
-	more, err := c.firstTimers(c.where, c.o.MaxTimers, 1000, c.timer)
+	more, err := c.firstTimers(c.where, c.o.MaxTimers, c.timer)
 	c.allTimers = !more
 	return err
 }
