@@ -45,9 +45,11 @@ const (
 // claim. A timer of kind beat is that of the heartbeat of a handle, which keeps claims alive (keys beat and held).
 
 // groupCounts counts the groups of a queue by state, from hints and timers, so that the cost is bounded and does not
-// grow with the number of messages.
+// grow with the number of messages. It sets ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed
+// and Lapsed of the Stats.
 type groupCounts struct {
 	inspection
+	*Stats
 	o     StatsOptions
 	where string // the packed template; "" = whole groups. In an unordered queue it is that of the free items.
 	retro retro  // how the queue delays messages that have no delay of their own
@@ -56,20 +58,16 @@ type groupCounts struct {
 
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
 
-	ready, busy, held, delayed int64               // the results; held and delayed are parts of busy
-	due, later                 int64               // the timers that were read: due by now, and due later
-	allTimers                  bool                // all timers were read, so due and later are complete
-	passedDue, passedLater     int64               // of due and later, those that stand for no group of their own
-	oldestReady, oldest        []head              // of the ready groups, and of all ready or busy groups: see oldHeads
-	waiting                    []string            // the first delayed groups, statsDelayed at most, each once
-	further                    int64               // the delayed groups which are not in waiting
-	failing                    int64               // the delayed groups which wait for a retry
-	claims                     []head              // the held groups; group is the name of the lane
-	taken                      map[string]bool     // the held groups, and those with a grant
-	messages                   int64               // in the delayed groups, as far as counted
-	inTurn                     map[string]bool     // the groups of which a hold was met
-	hinted                     map[string]hintSays // what the first hints lead to, by lane
-	lapsed                     int64               // in a queue with LeasePerItem, the holds whose lease has expired
+	due, later             int64               // the timers that were read: due by now, and due later
+	allTimers              bool                // all timers were read, so due and later are complete
+	passedDue, passedLater int64               // of due and later, those that stand for no group of their own
+	oldestReady, oldest    []head              // of the ready groups, and of all ready or busy groups: see oldHeads
+	waiting                []string            // the first delayed groups, statsDelayed at most, each once
+	further                int64               // the delayed groups which are not in waiting
+	claims                 []head              // the held groups; group is the name of the lane
+	taken                  map[string]bool     // the held groups, and those with a grant
+	inTurn                 map[string]bool     // the groups of which a hold was met
+	hinted                 map[string]hintSays // what the first hints lead to, by lane
 }
 
 // head is a group and the index of its head, as of when the hint or timer was written. Where a comment says so, group
@@ -89,10 +87,10 @@ func oldHeads(all []head, h head) []head {
 	return slices.Insert(all, at, h)[:min(len(all)+1, statsHeads)]
 }
 
-// count sets the results (ready, busy, held, delayed) and all other figures that hints and timers give. ready is the
-// number of hints and of timers that are due, less those that were passed. busy is the number of timers that are due
-// later, less those that were passed. count reads hints and timers. Of the first hints it also reads the locks, the
-// holds, the first items and the rates (key pace). Of the first delayed groups it counts the keys of the items.
+// count sets all figures that hints and timers give. ReadyGroups is the number of hints and of timers that are due,
+// less those that were passed. BusyGroups is the number of timers that are due later, less those that were passed.
+// count reads hints and timers. Of the first hints it also reads the locks, the holds, the first items and the rates
+// (key pace). Of the first delayed groups it counts the keys of the items.
 func (c *groupCounts) count() error {
 	passed, err := c.verify() // hints of marked groups, and hints that lead to nothing
 	if err != nil {
@@ -124,8 +122,8 @@ func (c *groupCounts) count() error {
 	}
 	due, later, err := c.countTimers()
 	// due and later end at MaxGroups, and those that are passed do not.
-	c.ready = min(max(hints-passed, 0)+max(due-c.passedDue, 0), int64(c.o.MaxGroups))
-	c.busy = max(later-c.passedLater, 0)
+	c.ReadyGroups = min(max(hints-passed, 0)+max(due-c.passedDue, 0), int64(c.o.MaxGroups))
+	c.BusyGroups = max(later-c.passedLater, 0)
 	return err
 }
 
@@ -367,14 +365,14 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 	case p.index <= c.nowMS:
 		c.oldestReady = oldHeads(c.oldestReady, h)
 	case kind == rec.KindClaim || kind == rec.KindGrant:
-		c.held++
+		c.HeldGroups++
 		c.taken[p.group] = true
 		if kind == rec.KindClaim {
 			c.claims = append(c.claims, head{group: p.lane, index: t.head})
 		}
 	default:
 		if kind == rec.KindDelay {
-			c.failing++
+			c.FailingGroups++
 		}
 		c.delay(p.group)
 	}
@@ -389,7 +387,7 @@ func (c *groupCounts) pass(t timerRow) bool {
 	// Each hold has a timer, and the group counts once.
 	if lanes.IsHold(p.lane) {
 		if c.where == "" && t.kind == rec.KindClaim && isDue { // the items are claimed in turn
-			c.lapsed++
+			c.Lapsed++
 		}
 		if c.inTurn[p.group] || c.hinted[c.lane(p.group)] == hintReady && isDue {
 			return true // counted by its hint, or by the hold that ends first
@@ -420,7 +418,7 @@ func (c *groupCounts) delay(group string) {
 	default:
 		c.waiting = append(c.waiting, group)
 	}
-	c.delayed++
+	c.DelayedGroups++
 }
 
 // hintSays says to which kind of group a hint leads.
@@ -530,14 +528,14 @@ func (c *groupCounts) weigh() error {
 		ranges[i] = c.keys.items(c.lane(group))
 	}
 	depths, err := c.countKeysOfEach(ranges, statsDeep)
-	c.messages = c.further
+	c.Delayed = c.further
 	for i, depth := range depths {
 		if depth == 0 || c.taken[c.waiting[i]] {
-			c.delayed--
+			c.DelayedGroups--
 			c.passedLater++
 			continue
 		}
-		c.messages += depth
+		c.Delayed += depth
 	}
 	return err
 }
@@ -812,7 +810,7 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 		return s, err
 	}
 	c := &groupCounts{
-		inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro(),
+		inspection: v, Stats: &s, o: o.StatsOptions, where: o.where, retro: v.known().retro(),
 		follows: halved(statsHints, 2*o.slow), taken: make(map[string]bool), inTurn: make(map[string]bool),
 	}
 	if s.PausedGroups+s.HaltedGroups > 0 {
@@ -823,8 +821,6 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if err := c.count(); err != nil {
 		return s, err
 	}
-	s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
-	s.FailingGroups, s.Lapsed = c.failing, c.lapsed
 	if s.LongestHold, err = c.longestHold(); err != nil {
 		return s, err
 	}
@@ -834,7 +830,6 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if s.ClocksApart, err = v.clocksApart(); err != nil {
 		return s, err
 	}
-	s.Delayed = c.messages
 	if s.OldestReady, err = c.longestWait(c.oldestReady); err != nil {
 		return s, err
 	}
