@@ -394,10 +394,9 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 // may take any. A receive by a template counts as one for any group, unless no item agrees with both its template and
 // the template of the look.
 func (b *blockedLook) waiting() error {
-	handles, plan := make(map[uuid.UUID]bool), b.keys.plan
-	more, err := b.eachRequest(func(p parsedKey) {
-		handles[p.id] = true
-		switch p.name {
+	requests, more, err := b.requests()
+	for _, p := range requests {
+		switch plan := b.keys.plan; p.name {
 		case nameNamed:
 			if plan.Intersect(p.lane, lanes.Name(p.group, b.where)) {
 				b.awaited[p.group] = true
@@ -407,8 +406,8 @@ func (b *blockedLook) waiting() error {
 		default:
 			b.anyAwaited = true
 		}
-	})
-	b.page.Waiting, b.page.Sampled = int64(len(handles)), more
+	}
+	b.page.Waiting, b.page.Sampled = handlesOf(requests), more
 	b.anyAwaited = b.anyAwaited || more // any group may be among those of the other requests
 	return err
 }
@@ -665,35 +664,27 @@ func (b *blockedLook) setSince(g *BlockedGroup) error {
 	return nil
 }
 
-// waitingHandles counts the handles whose receives wait: for any group, for a group or lane, or by a template. It
-// counts among the first whyRows requests of each kind.
-func (v inspection) waitingHandles() (n int64, err error) {
+// handlesOf counts the handles that have written the requests. A handle with several requests counts once.
+func handlesOf(requests []parsedKey) int64 {
 	handles := make(map[uuid.UUID]bool)
-	_, err = v.eachRequest(func(p parsedKey) { handles[p.id] = true })
-	return int64(len(handles)), err
-}
-
-// waitingIn counts the handles that have requests in the ranges. A handle with several requests counts once. more says
-// that there may be more, because a range has whyRows requests or more.
-func (v inspection) waitingIn(ranges ...kv.KeyRange) (n int64, more bool, err error) {
-	handles := make(map[uuid.UUID]bool)
-	more, err = v.eachRequestIn(func(p parsedKey) { handles[p.id] = true }, ranges...)
-	return int64(len(handles)), more, err
-}
-
-// eachRequest calls see with the key of each request of a live handle, of the first whyRows requests of each kind (keys
-// reqgroup, reqlane and request). It may call see twice with a request. more says that there may be more requests.
-func (v inspection) eachRequest(see func(p parsedKey)) (more bool, err error) {
-	more, err = v.eachRequestIn(see, v.keys.requests())
-	if err != nil || !more {
-		return more, err
+	for _, p := range requests {
+		handles[p.id] = true
 	}
-	return v.eachRequestIn(
-		see, v.keys.section(nameNamed), v.keys.section(nameByLane), v.keys.section(nameRequest))
+	return int64(len(handles))
 }
 
-// eachRequestIn is eachRequest for the first whyRows requests of each range.
-func (v inspection) eachRequestIn(see func(p parsedKey), ranges ...kv.KeyRange) (more bool, err error) {
+// requests returns the key of each request of a live handle, of the first whyRows requests of each kind (keys reqgroup,
+// reqlane and request). more says that there may be more requests.
+func (v inspection) requests() (all []parsedKey, more bool, err error) {
+	all, more, err = v.requestsIn(v.keys.requests())
+	if err != nil || !more {
+		return all, more, err
+	}
+	return v.requestsIn(v.keys.section(nameNamed), v.keys.section(nameByLane), v.keys.section(nameRequest))
+}
+
+// requestsIn is requests for the first whyRows requests of each range.
+func (v inspection) requestsIn(ranges ...kv.KeyRange) (all []parsedKey, more bool, err error) {
 	pages := make([]kv.Future[[]kv.KV], len(ranges))
 	for i, r := range ranges {
 		pages[i] = v.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: whyRows})
@@ -701,16 +692,16 @@ func (v inspection) eachRequestIn(see func(p parsedKey), ranges ...kv.KeyRange) 
 	for _, page := range pages {
 		rows, err := page.Wait(v.ctx)
 		if err != nil {
-			return false, fmt.Errorf("read requests: %w", err)
+			return nil, false, fmt.Errorf("read requests: %w", err)
 		}
 		more = more || len(rows) == whyRows
 		for _, row := range rows {
 			p, foreign := v.keys.parse(row.Key)
 			r, corrupt := rec.UnpackRequest(row.Key, row.Value)
 			if !v.skipsRow(foreign) && !v.skipsRow(corrupt) && lives(r, v.nowMS) {
-				see(p)
+				all = append(all, p)
 			}
 		}
 	}
-	return more, nil
+	return all, more, nil
 }

@@ -535,9 +535,11 @@ func (v inspection) holders() (page HoldersPage, err error) {
 	if err != nil {
 		return page, fmt.Errorf("read version: %w", err)
 	}
-	if page.Waiting, err = v.waitingHandles(); err != nil {
+	requests, _, err := v.requests()
+	if err != nil {
 		return page, err
 	}
+	page.Waiting = handlesOf(requests)
 	type owner struct {
 		HolderInfo
 		groups map[string]bool

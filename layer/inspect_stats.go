@@ -824,9 +824,11 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if s.LongestHold, err = c.longestHold(); err != nil {
 		return s, err
 	}
-	if s.WaitingHandles, err = v.waitingHandles(); err != nil {
+	requests, _, err := v.requests()
+	if err != nil {
 		return s, err
 	}
+	s.WaitingHandles = handlesOf(requests)
 	if s.ClocksApart, err = v.clocksApart(); err != nil {
 		return s, err
 	}

@@ -485,15 +485,15 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 		x.add(Reason{Cause: CauseReady, Where: x.keys.plan.TemplateOf(x.lane)})
 		return nil
 	}
-	waiting, more, err := x.waitingIn(x.keys.section(nameRequest), x.keys.namedFor(head.group))
+	requests, more, err := x.requestsIn(x.keys.section(nameRequest), x.keys.namedFor(head.group))
 	if err != nil {
 		return err
 	}
-	if waiting == 0 {
+	if len(requests) == 0 {
 		x.add(Reason{Cause: CauseNobodyWaits})
 		return nil
 	}
-	x.add(Reason{Cause: CauseReady, Count: waiting, More: more})
+	x.add(Reason{Cause: CauseReady, Count: handlesOf(requests), More: more})
 	return nil
 }
 
