@@ -185,14 +185,6 @@ type timerRow struct {
 	head int64    // index of the group's first item when the timer was written
 }
 
-// open takes a timer, or a key held, apart. The error is ErrCorrupt if it cannot be read.
-func (t *timerRow) open(v inspection, row kv.KV) (err error) {
-	if t.key, err = v.keys.parse(row.Key); err == nil {
-		t.kind, t.head, err = rec.UnpackTimer(row.Key, row.Value)
-	}
-	return err
-}
-
 // firstTimers reads the timers of a packed template, the first due first, page by page, and calls each with up to limit
 // of them. It ends early when each reports that it has enough. The timer of a beat is not passed to each. Instead each
 // gets the handle's claims by heartbeat (keys held), as timers that are due when the beat is. more says that there are,
@@ -267,13 +259,14 @@ func (v inspection) passTimers(in kv.KeyRange, limit int, each func(timerRow) (e
 	return more || !timers.exhausted, nil
 }
 
-// openTimers takes the timers apart, and leaves out those that cannot be read.
+// openTimers takes timers, or keys held, apart, and leaves out those that cannot be read.
 func (v inspection) openTimers(rows []kv.KV) []timerRow {
 	all := make([]timerRow, 0, len(rows))
 	for _, row := range rows {
-		t := timerRow{}
-		if err := t.open(v, row); !v.skipsRow(err) {
-			all = append(all, t)
+		p, err := v.keys.parse(row.Key)
+		kind, head, corrupt := rec.UnpackTimer(row.Key, row.Value)
+		if !v.skipsRow(err) && !v.skipsRow(corrupt) {
+			all = append(all, timerRow{p, kind, head})
 		}
 	}
 	return all
