@@ -174,9 +174,9 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 
 // check sets the defaults, and returns an error if an option is out of bounds. lease is the queue's.
 func (o *BlockedOptions) check(lease time.Duration) error {
-	if o.Limit == 0 {
-		o.Limit = DefaultBlocked
-	}
+	o.Limit = cmp.Or(o.Limit, DefaultBlocked)
+	o.HeldFor = cmp.Or(o.HeldFor, heldForLeases*lease)
+	o.ReadyFor = cmp.Or(o.ReadyFor, defaultReadyFor)
 	if o.Limit < 1 || o.Limit > MaxBlocked {
 		return &LimitError{What: "page", Unit: "groups", Got: int64(o.Limit), Min: 1, Max: MaxBlocked}
 	}
@@ -185,12 +185,6 @@ func (o *BlockedOptions) check(lease time.Duration) error {
 	}
 	if o.ReadyFor < 0 {
 		return durationLimit("ready for", o.ReadyFor, 0, maxBlockedAge)
-	}
-	if o.HeldFor == 0 {
-		o.HeldFor = heldForLeases * lease
-	}
-	if o.ReadyFor == 0 {
-		o.ReadyFor = defaultReadyFor
 	}
 	if o.Causes == nil {
 		o.Causes = blockedCauses[:]

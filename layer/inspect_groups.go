@@ -122,12 +122,8 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 // listed as Corrupt.
 func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
 	q := a.q
-	if o.Limit == 0 {
-		o.Limit = defaultGroups
-	}
-	if o.MaxDepth == 0 {
-		o.MaxDepth = defaultMaxDepth
-	}
+	o.Limit = cmp.Or(o.Limit, defaultGroups)
+	o.MaxDepth = cmp.Or(o.MaxDepth, defaultMaxDepth)
 	if o.Limit < 0 {
 		return GroupsPage{}, wrap("groups", &LimitError{
 			What: "listing", Unit: "groups", Got: int64(o.Limit), Max: noLimit,

@@ -749,12 +749,8 @@ const slowStats = transactionLife / 4
 // statsAsked returns the options with their defaults, or an error if one is out of bounds or the template is of no
 // view.
 func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
-	if o.MaxGroups == 0 {
-		o.MaxGroups = StatsCap
-	}
-	if o.MaxTimers == 0 {
-		o.MaxTimers = statsTimers
-	}
+	o.MaxGroups = cmp.Or(o.MaxGroups, StatsCap)
+	o.MaxTimers = cmp.Or(o.MaxTimers, statsTimers)
 	if o.MaxGroups < 1 || o.MaxGroups > StatsCap {
 		return a, &LimitError{What: "count", Unit: "groups", Got: int64(o.MaxGroups), Min: 1, Max: StatsCap}
 	}
