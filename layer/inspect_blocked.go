@@ -205,7 +205,7 @@ type blockedLook struct {
 	inspection
 	o     *BlockedOptions
 	where string      // the packed template; "" = whole groups
-	clock int64       // read version + offset, to be compared with indexes and tokens
+	now   moment      // to be compared with indexes and tokens
 	page  BlockedPage // the result
 
 	awaited    map[string]bool // groups that waiting receives name, and so may take
@@ -228,11 +228,10 @@ type stalled struct {
 // look fills in the page. It reads the read version, the pause of the queue and the requests. It finds groups by the
 // counters and marks, by timers, by the locks of held groups, and by hints. Then describePage reads the groups.
 func (b *blockedLook) look() error {
-	rv, err := b.read.ReadVersion().Wait(b.ctx)
-	if err != nil {
+	var err error
+	if b.now, err = b.moment(); err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
-	b.clock = rv + b.q.offset
 	paused, err := b.readPause()
 	if err != nil {
 		return err
@@ -415,8 +414,8 @@ func (b *blockedLook) untaken(group string) Cause {
 	return CauseNobodyWaits
 }
 
-// before returns the clock of the queue (read version + offset) a time d ago.
-func (b *blockedLook) before(d time.Duration) int64 { return b.clock - d.Microseconds() }
+// before returns the index that an item had that was enqueued a time d ago, about.
+func (b *blockedLook) before(d time.Duration) int64 { return b.now.clock - d.Microseconds() }
 
 // heldClaim is a claim of a group.
 type heldClaim struct {
@@ -430,7 +429,7 @@ func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 	if c.SinceMS > 0 && !ahead(c.SinceMS, b.nowMS) {
 		return c.SinceMS
 	}
-	return b.nowMS - max(0, b.clock-c.Token)/1000
+	return b.now.at(c.Token)
 }
 
 // holds finds the groups that are held for long. A claim is younger than its head, so only groups with old heads can be

@@ -517,7 +517,10 @@ func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
 // holders is Holders at one version. It finds held lanes by their timers, and reads their locks and the requests of the
 // handles whose receives wait.
 func (v inspection) holders() (page HoldersPage, err error) {
-	version := v.read.ReadVersion()
+	now, err := v.moment()
+	if err != nil {
+		return page, fmt.Errorf("read version: %w", err)
+	}
 	held, more, err := v.heldLanes()
 	if err != nil {
 		return page, err
@@ -526,10 +529,6 @@ func (v inspection) holders() (page HoldersPage, err error) {
 	records, _, err := v.readLocks(held)
 	if err != nil {
 		return page, err
-	}
-	rv, err := version.Wait(v.ctx)
-	if err != nil {
-		return page, fmt.Errorf("read version: %w", err)
 	}
 	requests, _, err := v.requests()
 	if err != nil {
@@ -561,7 +560,7 @@ func (v inspection) holders() (page HoldersPage, err error) {
 		groups[lane], o.groups[lane] = true, true
 		o.Outstanding += len(h.Items)
 		o.LeastLeft = min(o.LeastLeft, left)
-		if d := max(0, time.Duration(rv+v.q.offset-h.Token)*time.Microsecond); d >= o.LongestHold {
+		if d := max(0, now.span(h.Token)); d >= o.LongestHold {
 			o.LongestHold, o.Longest = d, group
 		}
 	}

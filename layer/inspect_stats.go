@@ -562,7 +562,7 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 	if len(c.claims) == 0 {
 		return 0, nil
 	}
-	rv, err := c.read.ReadVersion().Wait(c.ctx)
+	now, err := c.moment()
 	if err != nil {
 		return 0, fmt.Errorf("read version: %w", err)
 	}
@@ -571,7 +571,7 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 	longest := time.Duration(0)
 	for _, r := range records {
 		if h := r.Claim(); h != nil {
-			longest = max(longest, time.Duration(rv+c.q.offset-h.Token)*time.Microsecond)
+			longest = max(longest, now.span(h.Token))
 		}
 	}
 	return longest, err
