@@ -159,8 +159,10 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 		}
 	}
 	page, err := viewFor(ctx, q, func(v *view) (BlockedPage, error) {
-		b := &blockedLook{inspection: inspection{v}, o: &o, where: where, awaited: map[string]bool{}}
-		b.page.Summary = map[Cause]int64{}
+		b := &blockedLook{
+			inspection: inspection{v}, o: &o, where: where, page: BlockedPage{Summary: map[Cause]int64{}},
+			awaited: map[string]bool{}, since: map[heldClaim]time.Time{},
+		}
 		err := b.look()
 		if err == nil && o.Stats != nil {
 			var s Stats
@@ -374,9 +376,9 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 		b.held = append(b.held, head{group: p.lane, index: t.head})
 	case overMS < 0 && kind == rec.KindDelay:
 		b.find(CauseDelayed, h)
-	case overMS >= 0 && late && kind == rec.KindClaim:
+	case late && kind == rec.KindClaim:
 		b.find(CauseLeaseExpired, h)
-	case overMS >= 0 && late:
+	case late:
 		b.find(b.untaken(p.group), h)
 	}
 	return false
@@ -443,18 +445,17 @@ func (b *blockedLook) holds() error {
 	}
 	records, unreadable, err := b.readLocks(b.held[:n])
 	for i, r := range records {
-		c := r.Claim()
+		h := head{group: lanes.GroupOf(b.held[i].group), index: b.held[i].index}
 		if unreadable[i] {
-			b.find(CauseCorrupt, head{group: lanes.GroupOf(b.held[i].group), index: b.held[i].index})
+			b.find(CauseCorrupt, h)
 		}
+		c := r.Claim()
 		if c == nil {
 			continue
 		}
 		if since := b.heldSince(c); b.nowMS-since >= b.o.HeldFor.Milliseconds() {
-			h := b.held[i]
-			h.group = lanes.GroupOf(h.group)
 			b.find(CauseGroupHeld, h)
-			setIn(&b.since, heldClaim{h.group, c.Token}, fromMillis(since))
+			b.since[heldClaim{h.group, c.Token}] = fromMillis(since)
 		}
 	}
 	return err
