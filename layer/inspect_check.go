@@ -693,7 +693,7 @@ func (c *checker) astray(p parsedKey, row kv.KV, shards []int64) bool {
 }
 
 // firstOf reads the keys one after the other, and returns the value of the first that is there; nil = none is.
-func (c *checker) firstOf(v inspection, keys [][]byte) (value []byte, err error) {
+func (v inspection) firstOf(keys [][]byte) (value []byte, err error) {
 	for _, k := range keys {
 		if value, err = v.read.Get(k).Wait(v.ctx); err != nil || value != nil {
 			break
@@ -809,7 +809,7 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 		}
 	}
 	if e, _, err := rec.OpenEnvelope(rows[0].Value); err == nil && c.retro.timing(&e) > 0 {
-		value, err := c.firstOf(v, v.keys.timersAt(c.retro.timing(&e), group))
+		value, err := v.firstOf(v.keys.timersAt(c.retro.timing(&e), group))
 		if err != nil {
 			return "", "", err
 		}
@@ -838,7 +838,7 @@ func (c *checker) leadsTo(v inspection, lane string, head kv.KV) (bool, error) {
 	for _, shard := range v.keys.shardsOf(group) {
 		hints = append(hints, v.keys.readyAt(shard, p.index, lane))
 	}
-	hint, err := c.firstOf(v, hints)
+	hint, err := v.firstOf(hints)
 	if err != nil || hint != nil {
 		return hint != nil, err
 	}
@@ -907,7 +907,7 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 			return ruleBeat, detail, err
 		}
 	} else {
-		value, err := c.firstOf(v, v.keys.timersAt(h.EndMS, group))
+		value, err := v.firstOf(v.keys.timersAt(h.EndMS, group))
 		if err != nil {
 			return "", "", err
 		}

@@ -552,13 +552,11 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if err != nil {
 		return false, rec.Corrupt(key, err)
 	}
-	for _, timer := range x.keys.timersAt(x.known().retro().timing(&e), x.lane) {
-		if v, err = x.read.Get(timer).Wait(x.ctx); err != nil {
-			return false, fmt.Errorf("read timer: %w", err)
-		}
-		if v != nil {
-			return true, nil
-		}
+	if v, err = x.firstOf(x.keys.timersAt(x.known().retro().timing(&e), x.lane)); err != nil {
+		return false, fmt.Errorf("read timer: %w", err)
+	}
+	if v != nil {
+		return true, nil
 	}
 	if v, err = x.read.Get(x.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil && x.keys.plan.IsPlain() {
 		return false, err
