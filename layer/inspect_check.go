@@ -1156,8 +1156,9 @@ func (c *checker) compareHolds() {
 // about the item's hold. The timer of that hold leads to the group. nil = there is none, or the queue does not claim
 // items in turn (lease_per=item).
 func (c *checker) headInHand(g *groupCheck) *rec.Holding {
-	hold := c.groups[holdLane(g.first)]
-	if !c.keys.plan.InTurn() || hold == nil {
+	lane := holdLane(g.first)
+	hold := c.groups[lane]
+	if _, turns := c.keys.plan.TurnOf(lane); !turns || hold == nil {
 		return nil
 	}
 	return hold.lock.Holding()
