@@ -265,40 +265,35 @@ func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInf
 	return info, err
 }
 
+// lockStatus has the status of a lane by the condition of its lock. If the condition is rec.Marked, the mark has the
+// status.
+var lockStatus = map[rec.Condition]Status{
+	rec.Unheld: Ready, rec.Over: Ready, rec.Delayed: Delayed, rec.Granted: Granted, rec.Claimed: Held,
+	rec.Lapsed: Expired,
+}
+
 // describeLock is describe without the items. It sets the status by the locks: Ready means that no lock keeps the lane.
 // In a queue with claims of single items it also reads the holds of the group, to count the items in flight.
 func (v inspection) describeLock(lane string) (GroupInfo, error) {
-	info := GroupInfo{Group: lanes.GroupOf(lane), Status: Ready}
+	info := GroupInfo{Group: lanes.GroupOf(lane)}
 	l, others, err := v.readRecords(lane)
 	if err != nil {
 		return info, err
 	}
-	now := v.nowMS
-	info.Mark = publicMark(l.Mark())
-	if h := l.Holding(); h != nil {
-		info.Left = time.Duration(h.EndMS-now) * time.Millisecond
-	}
-	switch l.At(now) {
-	case rec.Unheld:
-	case rec.Marked:
+	now, cond := v.nowMS, l.At(v.nowMS)
+	info.Status, info.Mark = lockStatus[cond], publicMark(l.Mark())
+	if cond == rec.Marked {
 		info.Status = info.Mark.Status
-	case rec.Delayed:
-		info.Status = Delayed
-	case rec.Granted:
-		info.Status = Granted
-	case rec.Over:
-		info.Left = 0
-	case rec.Claimed:
-		info.Status = Held
-	case rec.Lapsed:
-		info.Status = Expired
+	}
+	if h := l.Holding(); h != nil && cond != rec.Over {
+		info.Left = time.Duration(h.EndMS-now) * time.Millisecond
 	}
 	if c := l.Claim(); c != nil {
 		info.Owner, info.Token, info.Outstanding = c.Owner, c.Token, len(c.Items)
 		info.Where = v.keys.plan.TemplateOf(lane)
 	}
 	// No holding that lasts, and no mark alone, is in the lane's own lock: a lock of another lane may keep it.
-	if !l.At(now).Keeps() {
+	if !cond.Keeps() {
 		info.others(v.keys.plan, lane, others, now)
 	}
 	if v.keys.plan.HasHolds() {
@@ -371,8 +366,7 @@ func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others
 	}
 	over, err := v.recordsOver(id, v.keys.plan.FacetsIn(value))
 	for _, o := range over {
-		seen := func(other heldLane) bool { return other.lane == o.lane }
-		if o.lane != lane && !slices.ContainsFunc(others, seen) {
+		if o.lane != lane && !slices.ContainsFunc(others, func(h heldLane) bool { return h.lane == o.lane }) {
 			others = append(others, o)
 		}
 	}
