@@ -168,23 +168,12 @@ func (w *txn) locksOf(g guard.Guard, group string, parts []string) (all []heldLa
 }
 
 // recordsIn reads the locks and holds in the ranges, with a read conflict by the guard g, and returns their records.
-func (w *txn) recordsIn(g guard.Guard, ranges []kv.KeyRange) (all []heldLane, err error) {
-	reads := make([]kv.Future[[]kv.KV], len(ranges))
-	for i, r := range ranges {
-		reads[i] = g.Reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{})
+func (w *txn) recordsIn(g guard.Guard, ranges []kv.KeyRange) ([]heldLane, error) {
+	rows, _, err := w.guarded(g).rowsOf(ranges, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read locks: %w", err)
 	}
-	for _, read := range reads {
-		rows, err := read.Wait(w.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read locks: %w", err)
-		}
-		held, err := w.unpackHolds(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, held...)
-	}
-	return all, nil
+	return w.unpackHolds(rows)
 }
 
 // straysMost bounds the lanes in which a call looks for items that cannot be read: see strayFacets.

@@ -494,27 +494,23 @@ func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[
 // have been ready for ReadyFor, by the index of the hint.
 func (b *blockedLook) hints() error {
 	limit := int(max(10, blockedHints/b.keys.shards.all()))
-	for _, page := range b.firstHints(b.where, limit) {
-		rows, err := page.Wait(b.ctx)
-		if err != nil {
-			return fmt.Errorf("read hints: %w", err)
+	rows, full, err := b.rowsOf(b.keys.hintsOf(b.where), limit)
+	if err != nil {
+		return fmt.Errorf("read hints: %w", err)
+	}
+	b.page.Sampled = b.page.Sampled || full
+	for _, row := range rows {
+		p, err := b.keys.parse(row.Key)
+		if b.skipsRow(err) {
+			continue
 		}
-		if len(rows) == limit {
-			b.page.Sampled = true
-		}
-		for _, row := range rows {
-			p, err := b.keys.parse(row.Key)
-			if b.skipsRow(err) {
-				continue
-			}
-			h := head{group: p.group, index: p.index}
-			switch {
-			case b.marked[p.group]:
-			case len(row.Value) > 0:
-				b.find(CauseHeadFailed, h)
-			case p.index <= b.before(b.o.ReadyFor):
-				b.find(b.untaken(p.group), h)
-			}
+		h := head{group: p.group, index: p.index}
+		switch {
+		case b.marked[p.group]:
+		case len(row.Value) > 0:
+			b.find(CauseHeadFailed, h)
+		case p.index <= b.before(b.o.ReadyFor):
+			b.find(b.untaken(p.group), h)
 		}
 	}
 	return nil
@@ -679,22 +675,15 @@ func (v inspection) requests() (all []parsedKey, more bool, err error) {
 
 // requestsIn is requests for the first whyRows requests of each range.
 func (v inspection) requestsIn(ranges ...kv.KeyRange) (all []parsedKey, more bool, err error) {
-	pages := make([]kv.Future[[]kv.KV], len(ranges))
-	for i, r := range ranges {
-		pages[i] = v.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: whyRows})
+	rows, more, err := v.rowsOf(ranges, whyRows)
+	if err != nil {
+		return nil, false, fmt.Errorf("read requests: %w", err)
 	}
-	for _, page := range pages {
-		rows, err := page.Wait(v.ctx)
-		if err != nil {
-			return nil, false, fmt.Errorf("read requests: %w", err)
-		}
-		more = more || len(rows) == whyRows
-		for _, row := range rows {
-			p, foreign := v.keys.parse(row.Key)
-			r, corrupt := rec.UnpackRequest(row.Key, row.Value)
-			if !v.skipsRow(foreign) && !v.skipsRow(corrupt) && lives(r, v.nowMS) {
-				all = append(all, p)
-			}
+	for _, row := range rows {
+		p, foreign := v.keys.parse(row.Key)
+		r, corrupt := rec.UnpackRequest(row.Key, row.Value)
+		if !v.skipsRow(foreign) && !v.skipsRow(corrupt) && lives(r, v.nowMS) {
+			all = append(all, p)
 		}
 	}
 	return all, more, nil

@@ -160,15 +160,6 @@ func (v inspection) countHints(where string, limit int64) (n int64, err error) {
 	return v.countTogether(v.keys.hintsOf(where), limit)
 }
 
-// firstHints starts reading the first hints of a packed template, up to limit in each shard. There is a page for each
-// shard.
-func (v inspection) firstHints(where string, limit int) (pages []kv.Future[[]kv.KV]) {
-	for _, shard := range v.keys.hintsOf(where) {
-		pages = append(pages, v.read.GetRange(shard.Selectors(), kv.RangeOptions{Limit: limit}))
-	}
-	return pages
-}
-
 // countTogether counts the keys of all ranges together, up to limit.
 func (v inspection) countTogether(ranges []kv.KeyRange, limit int64) (n int64, err error) {
 	counts, err := v.countKeysOfEach(ranges, limit)
@@ -429,7 +420,10 @@ const (
 // groups are not among them: see hints. verify reads the hints, and of each group the lock, those of intersecting
 // lanes, the first hold, the first item, and the rate (key pace).
 func (c *groupCounts) verify() (passed int64, err error) {
-	pages := c.firstHints(c.where, max(1, c.follows/int(c.keys.shards.all())))
+	rows, _, err := c.rowsOf(c.keys.hintsOf(c.where), max(1, c.follows/int(c.keys.shards.all())))
+	if err != nil {
+		return 0, fmt.Errorf("read hints: %w", err)
+	}
 	// look is the reads of one group: the lock with those of intersecting lanes, the first item, and the rate.
 	type look struct {
 		candidate
@@ -439,29 +433,23 @@ func (c *groupCounts) verify() (passed int64, err error) {
 	}
 	var looks []look
 	c.hinted = make(map[string]hintSays)
-	for _, page := range pages {
-		rows, err := page.Wait(c.ctx)
-		if err != nil {
-			return 0, fmt.Errorf("read hints: %w", err)
+	for _, row := range rows {
+		p, err := c.keys.parse(row.Key)
+		if c.skipsRow(err) {
+			passed++
+			continue
 		}
-		for _, row := range rows {
-			p, err := c.keys.parse(row.Key)
-			if c.skipsRow(err) {
-				passed++
-				continue
-			}
-			if _, twice := c.hinted[p.lane]; c.marked[p.group] {
-				continue // see hints
-			} else if twice {
-				passed++
-				continue
-			}
-			c.hinted[p.lane] = hintStale
-			looks = append(looks, look{
-				candidate{lane: p.lane, index: p.index}, c.readLaneLock(c.read, p.lane, locksAtOnce),
-				c.readItems(c.read, p.lane, 1), c.readPace(p.group),
-			})
+		if _, twice := c.hinted[p.lane]; c.marked[p.group] {
+			continue // see hints
+		} else if twice {
+			passed++
+			continue
 		}
+		c.hinted[p.lane] = hintStale
+		looks = append(looks, look{
+			candidate{lane: p.lane, index: p.index}, c.readLaneLock(c.read, p.lane, locksAtOnce),
+			c.readItems(c.read, p.lane, 1), c.readPace(p.group),
+		})
 	}
 	for _, l := range looks {
 		f, pairs, err := meet(c.view, l.candidate, l.lock, l.items)

@@ -187,6 +187,23 @@ func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, 
 	}, nil
 }
 
+// rowsOf reads the first rows of each range, all at the same time, and returns them together: up to limit of each
+// range; 0 = all. full: a range has limit rows, and so may have more.
+func (v *view) rowsOf(ranges []kv.KeyRange, limit int) (rows []kv.KV, full bool, err error) {
+	reads := make([]kv.Future[[]kv.KV], len(ranges))
+	for i, r := range ranges {
+		reads[i] = v.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: limit})
+	}
+	for _, read := range reads {
+		some, err := read.Wait(v.ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		rows, full = append(rows, some...), full || len(some) == limit
+	}
+	return rows, full, nil
+}
+
 // firstItem returns the key of the first item in a range, the items of a group or lane; nil = the range is empty. It
 // reads no body. The read has a conflict in a guarded view only.
 func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
