@@ -165,9 +165,8 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 		}
 		err := b.look()
 		if err == nil && o.Stats != nil {
-			var s Stats
-			s, err = b.readStats(&asked)
-			b.page.Stats = &s
+			b.page.Stats = new(Stats)
+			*b.page.Stats, err = b.readStats(&asked)
 		}
 		return b.page, err
 	})
@@ -533,8 +532,7 @@ func (b *blockedLook) describePage() error {
 	for i, c := range b.found {
 		slow := c.place.Rank >= len(blockedCauses) && time.Since(begun) > slowStats
 		if len(b.page.Groups) == b.o.Limit || i == blockedLooks || slow && i > 0 {
-			last := b.found[i-1].place
-			b.page.Next = &last
+			b.page.Next = new(b.found[i-1].place)
 			break
 		}
 		g, err := b.group(c)

@@ -171,8 +171,7 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 		}
 		from = next
 	}
-	last := all.Groups[len(all.Groups)-1].Group
-	all.Next = &last
+	all.Next = new(all.Groups[len(all.Groups)-1].Group)
 	return all, nil
 }
 

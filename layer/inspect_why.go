@@ -198,16 +198,14 @@ func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Expl
 // explainItem explains why the item x.id is not delivered by receives of x.lane. If the lane is the whole group, and
 // the queue has no receives of whole groups, it explains for the first view instead: it reads the item for its facets.
 func (x *explaining) explainItem() error {
-	plan := x.keys.plan
-	if plan.NeedsHint(x.lane) {
-		return x.explain()
-	}
-	v, err := x.read.Get(x.keys.item(x.id)).Wait(x.ctx)
-	if err != nil {
-		return fmt.Errorf("read item: %w", err)
-	}
-	if facets := plan.FacetsIn(v); facets != "" {
-		x.lane = plan.LanesOf(x.id.Group, facets)[0]
+	if plan := x.keys.plan; !plan.NeedsHint(x.lane) {
+		v, err := x.read.Get(x.keys.item(x.id)).Wait(x.ctx)
+		if err != nil {
+			return fmt.Errorf("read item: %w", err)
+		}
+		if facets := plan.FacetsIn(v); facets != "" {
+			x.lane = plan.LanesOf(x.id.Group, facets)[0]
+		}
 	}
 	return x.explain()
 }
