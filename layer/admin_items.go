@@ -327,16 +327,6 @@ func clearHeadTimers(w *txn, value []byte, of []string) error {
 	return nil
 }
 
-// freeAll sets lanes free, one by one. No lock may keep them.
-func (w *txn) freeAll(all []string) error {
-	for _, lane := range all {
-		if err := w.free(lane); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // cancel removes a waiting item for good, see takeOut. It clears the item, its keys lane, its parts and its attempts.
 func (w *txn) cancel(id ID) error {
 	return w.takeOut(id, func(i *waiting) error {

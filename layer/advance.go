@@ -159,7 +159,7 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (a
 		return a, err
 	}
 	m := old.message()
-	if err := w.changeMessage(&m, &old, change); err != nil {
+	if err := changeMessage(w, &m, &old, change); err != nil {
 		return a, err
 	}
 	plan := w.keys.plan
@@ -171,7 +171,7 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (a
 
 // changeMessage calls change with m, the message of the item old, and checks the result: only the body and the headers
 // may differ.
-func (w *txn) changeMessage(m *Message, old *Item, change func(m *Message) error) error {
+func changeMessage(w *txn, m *Message, old *Item, change func(m *Message) error) error {
 	if err := change(m); err != nil {
 		return err
 	}

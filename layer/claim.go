@@ -77,6 +77,14 @@ type pulse struct {
 	leave  context.CancelFunc        // closes ended
 }
 
+// left returns for how long the beat still keeps its claims, by the monotonic clock.
+func (p *pulse) left() time.Duration {
+	if due := p.due.Load(); due != nil {
+		return time.Until(*due)
+	}
+	return 0
+}
+
 // Lasts returns when the claim ends, by this process's clock, unless it is extended. A claim by heartbeat lasts longer
 // with each beat of the handle. ended is closed when the handle no longer keeps the claim by heartbeat. The caller must
 // then extend the claim, or stop its work. A Close of the handle closes ended, too. ended is nil if the claim has a
@@ -291,6 +299,14 @@ func own[T any](p *T) *T {
 		return nil
 	}
 	return new(*p)
+}
+
+// setIn sets m[key] = value, and first makes the map if it is nil. Most maps of a transaction are never made.
+func setIn[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = make(map[K]V)
+	}
+	(*m)[key] = value
 }
 
 // ClaimError says that a Settle has not settled one of its claims. Err says why, for example ErrClaimLost.

@@ -46,7 +46,7 @@ func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
 			return
 		case err == nil, kv.Code(err) == 0 && ctx.Err() == nil: // released, or it is lost, or cannot be read
 			claims, pause = claims[n:], firstLook
-		case !q.pause(ctx, pause, "look again"):
+		case !wait(ctx, q, pause, "look again"):
 			return
 		default:
 			pause = min(2*pause, time.Second)
@@ -96,9 +96,9 @@ const searchesFor = 10 * time.Second
 // firstLook is the pause after the first try that failed. It doubles, up to a second.
 const firstLook = 20 * time.Millisecond
 
-// pause waits for d, and reports whether the caller may go on: false = ctx has ended. who names the goroutine, see
+// wait waits for d, and reports whether the caller may go on: false = ctx has ended. who names the goroutine, see
 // yield.
-func (q *Queue) pause(ctx context.Context, d time.Duration, who string) bool {
+func wait(ctx context.Context, q *Queue, d time.Duration, who string) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -126,7 +126,7 @@ func giveBackUnknown(ctx context.Context, q *Queue, r *ownReceipt, given map[int
 			}
 			return
 		}
-		if !q.pause(ctx, pause, "look again") {
+		if !wait(ctx, q, pause, "look again") {
 			return
 		}
 	}

@@ -362,6 +362,16 @@ func (w *txn) free(lane string) error {
 	return err
 }
 
+// freeAll sets lanes free, one by one. No lock may keep them.
+func (w *txn) freeAll(all []string) error {
+	for _, lane := range all {
+		if err := w.free(lane); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // head starts reading the key of a lane's first item, at snapshot. If the lane is empty, the key found is not in the
 // lane's range.
 func (w *txn) head(lane string) kv.Future[[]byte] {

@@ -135,7 +135,7 @@ const longestRest = time.Second
 // next step reports the end.
 func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
 	if d := min(restFactor*took, longestRest); d > 0 {
-		q.pause(ctx, d, "rested")
+		wait(ctx, q, d, "rested")
 	}
 }
 
@@ -226,7 +226,7 @@ func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, passed
 	return eachPage(job[page]{q: q, ctx: ctx, width: sweepPage}, section, "rows",
 		func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 			w := q.txn(ctx, tx)
-			cleared, err := w.clearFrom(rows)
+			cleared, err := clearFrom(w, rows)
 			if err != nil {
 				return 0, err
 			}
@@ -305,7 +305,7 @@ func (s *sweeper) unreadable() error {
 // part also on the dead letter and the archived item of the same id. If the row leads to a lane: a read conflict on the
 // lane's lock, a write conflict on the group's lock, and what leave reads if the lane has no lock. If it leads to a
 // heartbeat: a read conflict on the beat.
-func (w *txn) clearFrom(rows []kv.KV) (cleared int64, err error) {
+func clearFrom(w *txn, rows []kv.KV) (cleared int64, err error) {
 	for _, row := range rows {
 		p, err := w.keys.parse(row.Key)
 		if err == nil && p.name == nameMeta && keptMeta[p.field] {
@@ -313,7 +313,7 @@ func (w *txn) clearFrom(rows []kv.KV) (cleared int64, err error) {
 		}
 		bad := err != nil || isUnreadable(p, row)
 		if !bad {
-			if bad, err = w.ownerless(p); err != nil {
+			if bad, err = ownerless(w, p); err != nil {
 				return 0, err
 			}
 		}
@@ -325,7 +325,7 @@ func (w *txn) clearFrom(rows []kv.KV) (cleared int64, err error) {
 		}
 		w.tx.Clear(row.Key)
 		cleared++
-		if err := w.leadAgain(p); err != nil {
+		if err := leadAgain(w, p); err != nil {
 			return 0, err
 		}
 	}
@@ -357,7 +357,7 @@ func isUnreadable(p parsedKey, row kv.KV) bool {
 // hold. So when an item is cleared whose value cannot be read, these and its attempts may stay. For such a row
 // ownerless reads, with a conflict, the item; for a part also the dead letter and the archived item, which have parts
 // too. All other rows have an owner, or need none.
-func (w *txn) ownerless(p parsedKey) (bool, error) {
+func ownerless(w *txn, p parsedKey) (bool, error) {
 	keys := w.keys
 	owners := [][]byte{keys.item(p.itemID())}
 	switch p.name {
@@ -380,14 +380,14 @@ func (w *txn) ownerless(p parsedKey) (bool, error) {
 // lock the lane's head gets a hint. With a lock, leadAgain writes the mark if the lock has one, and the timer (or held
 // key) of its holding. If the row is a beat, or the timer of a beat, see beatAgain. A row of any other name leads to no
 // lane, and leadAgain does nothing.
-func (w *txn) leadAgain(p parsedKey) error {
+func leadAgain(w *txn, p parsedKey) error {
 	switch p.name {
 	case nameTimer:
 		if p.id != uuid.Nil {
-			return w.beatAgain(p.id)
+			return beatAgain(w, p.id)
 		}
 	case nameBeat:
-		return w.beatAgain(p.id)
+		return beatAgain(w, p.id)
 	case nameLock, nameHold, nameMark, nameReady, nameOpen, nameDue, nameHeld, nameGrant, nameKept, nameLane:
 	default:
 		return nil
@@ -417,7 +417,7 @@ func (w *txn) leadAgain(p parsedKey) error {
 // beatAgain sets the timer of a handle's heartbeat (beat), which it reads with a conflict. If the beat is gone or
 // cannot be read, beatAgain writes one that is due now and being ended. Then receives end the claims by this heartbeat
 // as if the handle were dead.
-func (w *txn) beatAgain(handle uuid.UUID) error {
+func beatAgain(w *txn, handle uuid.UUID) error {
 	b, found, err := w.guarded(guard.BeatMove).readBeat(handle)
 	if err != nil && !isCorrupt(err) {
 		return err

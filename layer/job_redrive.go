@@ -539,7 +539,7 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if o.Edit == nil {
 		return &m, nil
 	}
-	err := w.changeMessage(&m, row.item, func(m *Message) error { return given(o.Edit(row.letter, m)) })
+	err := changeMessage(w, &m, row.item, func(m *Message) error { return given(o.Edit(row.letter, m)) })
 	if err != nil {
 		return nil, fmt.Errorf("dead letter %s: %w", row.letter.ID, err)
 	}

@@ -233,7 +233,7 @@ func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
 	if most := q.opts.Tx.MaxRetryDelay; most > 0 {
 		pause = min(pause, most)
 	}
-	return q.pause(ctx, time.Duration(q.random.Float()*float64(pause)), "after a conflict")
+	return wait(ctx, q, time.Duration(q.random.Float()*float64(pause)), "after a conflict")
 }
 
 // runSmaller continues with an operation whose own transaction has ended with err, and returns the final error. If the

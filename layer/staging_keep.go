@@ -98,13 +98,6 @@ func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) 
 	return err
 }
 
-// leftReady notes a lane that this transaction, or an earlier one, has left ready, so that finish wakes a handle that
-// waits for the lane. It starts reading the requests, and writes nothing.
-func (w *txn) leftReady(lane string) {
-	setIn(&w.noted.ready, lane, true)
-	w.readRequests()
-}
-
 // meetOwed settles the wake that the handle owes, if any (see keepFor), after the receives rs of a transaction have
 // claimed. looked: the receives have searched for groups. There are three cases. If a receive has claimed the owed
 // lane, the wake is not needed. If the search has found nothing at all, another handle has claimed the lane, and the

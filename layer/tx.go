@@ -292,14 +292,6 @@ func (w *txn) ended(lane string) {
 	setIn(&w.noted.settled, lane, true)
 }
 
-// setIn sets m[key] = value, and first makes the map if it is nil. Most maps of a transaction are never made.
-func setIn[K comparable, V any](m *map[K]V, key K, value V) {
-	if *m == nil {
-		*m = make(map[K]V)
-	}
-	(*m)[key] = value
-}
-
 // wakeProbe is how many requests a transaction reads to find one whose handle lives and wants groups.
 const wakeProbe = 4
 

@@ -88,14 +88,6 @@ func (h *heart) end(p *pulse) {
 	}
 }
 
-// left returns for how long the beat still keeps its claims, by the monotonic clock.
-func (p *pulse) left() time.Duration {
-	if due := p.due.Load(); due != nil {
-		return time.Until(*due)
-	}
-	return 0
-}
-
 // dueBeat is a beat that a look has found due, and how the look came to it.
 type dueBeat struct {
 	handle uuid.UUID // the number of the beat

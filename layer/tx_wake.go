@@ -203,6 +203,13 @@ func (k *waking) see(row kv.KV) error {
 	return nil
 }
 
+// leftReady notes a lane that this transaction, or an earlier one, has left ready, so that finish wakes a handle that
+// waits for the lane. It starts reading the requests, and writes nothing.
+func (w *txn) leftReady(lane string) {
+	setIn(&w.noted.ready, lane, true)
+	w.readRequests()
+}
+
 // unlock notes that the lock of a lane is cleared: finish then wakes handles that wait for lanes which the lock has
 // excluded, and puts back the kept hints. In a queue without kept hints unlock does nothing.
 func (w *txn) unlock(lane string) {
