@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -477,15 +476,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 const receiveIDLife = 5 * time.Minute
 
 // checkReceiveID returns an error if the id is too long (*LimitError) or no UTF-8 (ErrInvalidUTF8). "" is valid: no id.
-func checkReceiveID(id string) error {
-	if len(id) > maxReceiveIDSize {
-		return &LimitError{What: "receive id", Unit: "bytes", Got: int64(len(id)), Max: maxReceiveIDSize}
-	}
-	if !utf8.ValidString(id) {
-		return fmt.Errorf("%w: receive id %q", ErrInvalidUTF8, id)
-	}
-	return nil
-}
+func checkReceiveID(id string) error { return checkText("receive id", id, maxReceiveIDSize) }
 
 // readRepeats starts reading the repeat rows of the receive ids in owed, with a conflict.
 func (c *claimer) readRepeats() {

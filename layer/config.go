@@ -133,7 +133,8 @@ var settings = []setting{
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is delayed that names no delay of its own"),
-	retroactiveSetting("a change of delay holds for the messages in the queue, too; never taken back"),
+	boolSetting(settingRetroactive, func(c *Config) *bool { return &c.RetroactiveDelay },
+		"a change of delay holds for the messages in the queue, too; never taken back").leftOut(),
 	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, maxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	boolSetting("group_required", func(c *Config) *bool { return &c.GroupRequired },
@@ -177,7 +178,8 @@ var settings = []setting{
 	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
 	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
 	leasePerSetting("what has a lease of its own: a claim of a group, or each item in flight; fixed at creation"),
-	fairSetting("receives take turns among the shards, and so among tenants"),
+	boolSetting("fair", func(c *Config) *bool { return &c.Fair },
+		"receives take turns among the shards, and so among tenants").leftOut(),
 }
 
 // copied returns a deep copy of c.
@@ -383,13 +385,6 @@ func checkRetention(what string, d time.Duration) error {
 
 // settingRetroactive is the name of a setting that cannot be unset.
 const settingRetroactive = "retroactive_delay"
-
-// retroactiveSetting is the setting for Config.RetroactiveDelay, left out of the stored document while it is false.
-func retroactiveSetting(help string) setting {
-	s := boolSetting(settingRetroactive, func(c *Config) *bool { return &c.RetroactiveDelay }, help)
-	s.sparse = true
-	return s
-}
 
 // retro returns how the queue delays the messages that have no delay of their own: see type retro.
 func (c Config) retro() retro { return retro{on: c.RetroactiveDelay, delayMS: c.Delay.Milliseconds()} }

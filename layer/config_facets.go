@@ -77,8 +77,7 @@ func viewsSetting(help string) setting {
 // unorderedSetting is the setting for Config.Unordered, left out of the stored document while it is false. It refuses
 // the settings that do not go with it (ErrOptions).
 func unorderedSetting(help string) setting {
-	s := boolSetting(settingUnordered, func(c *Config) *bool { return &c.Unordered }, help)
-	s.sparse = true
+	s := boolSetting(settingUnordered, func(c *Config) *bool { return &c.Unordered }, help).leftOut()
 	s.settle = func(c *Config) error {
 		switch {
 		case !c.Unordered:
@@ -101,9 +100,8 @@ const leasePerClaim, leasePerItem = "claim", "item"
 // leasePerSetting is the setting for Config.LeasePerItem, left out of the stored document while it is false. It refuses
 // the settings that do not go with it (ErrOptions).
 func leasePerSetting(help string) setting {
-	s := eitherSetting(
-		settingLeasePer, func(c *Config) *bool { return &c.LeasePerItem }, leasePerClaim, leasePerItem, help)
-	s.sparse = true
+	field := func(c *Config) *bool { return &c.LeasePerItem }
+	s := eitherSetting(settingLeasePer, field, leasePerClaim, leasePerItem, help).leftOut()
 	s.settle = func(c *Config) error {
 		if !c.LeasePerItem {
 			return nil
@@ -135,13 +133,6 @@ func planOf(c *Config) lanes.Plan {
 		s.Views = append(s.Views, lanes.View{Text: text, Facets: splitTrimmed(text, ",")})
 	}
 	return lanes.New(s)
-}
-
-// fairSetting is the setting for Config.Fair, left out of the stored document while it is false.
-func fairSetting(help string) setting {
-	s := boolSetting("fair", func(c *Config) *bool { return &c.Fair }, help)
-	s.sparse = true
-	return s
 }
 
 // splitTrimmed splits text at each separator, and removes the spaces around each part.

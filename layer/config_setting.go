@@ -20,6 +20,13 @@ type setting struct {
 	settle  func(c *Config) error              // puts the default in place of zero, and checks the limits
 }
 
+// leftOut returns the setting, left out of the stored document while it is the default: so the document of a queue that
+// does not use the setting does not change, and earlier versions can read it.
+func (s setting) leftOut() setting {
+	s.sparse = true
+	return s
+}
+
 // isDefault reports whether c has the setting's default: the zero value, or the value that zero means.
 func (s setting) isDefault(c *Config) bool {
 	var usual Config

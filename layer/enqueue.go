@@ -112,10 +112,11 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 	return e.sent, nil
 }
 
-// tail is the end of a group, where the transaction appends. The last item of a group is its tail.
+// tail is the end of a group or another lane, where the transaction appends. The last item of a group is its tail. The
+// fields behind begun are of a group only.
 type tail struct {
 	items kv.KeyRange
-	key   kv.Future[[]byte] // the last item's; outside of items if the group is empty
+	key   kv.Future[[]byte] // the last item's; outside of items if the lane is empty
 	begun bool
 	// full is the first item too many if all messages of the transaction go to the group: a key outside of items if
 	// there is room for all. nil: no limit applies.
@@ -223,7 +224,6 @@ func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 // read at once, and so are all dedup entries.
 func (w *txn) enqueue(all ...*enqueuing) error {
 	a := &appending{txn: w, tails: w.readTails(all)}
-	a.readLaneTails(all)
 	if len(a.tails) == 0 {
 		return nil
 	}
@@ -261,18 +261,29 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 	return nil
 }
 
-// readTails starts reading the last key of each group of the messages, at snapshot. The result is by the names of the
-// groups.
+// readTails starts reading the last key of each group of the messages, and then of each of their other lanes, at
+// snapshot. Only a queue with facets or unordered consumers has other lanes. The result is by the names of the lanes.
 func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 	tails := make(map[string]*tail)
+	read := func(lane string) *tail {
+		if tails[lane] == nil {
+			items := w.keys.items(lane)
+			tails[lane] = &tail{items: items, key: w.read.GetKey(kv.LastLessThan(items.End))}
+		}
+		return tails[lane]
+	}
 	for _, e := range all {
 		for i := range e.msgs {
-			group := e.msgs[i].Group
-			if tails[group] == nil {
-				items := w.keys.items(group)
-				tails[group] = &tail{items: items, key: w.read.GetKey(kv.LastLessThan(items.End))}
+			t := read(e.msgs[i].Group)
+			t.behindAll = t.behindAll || e.msgs[i].BehindAll
+		}
+	}
+	plan := w.keys.plan
+	for _, e := range all {
+		for i := range e.msgs {
+			for _, lane := range plan.PartsOf(e.msgs[i].Group, plan.Pack(e.msgs[i].Headers)) {
+				read(lane)
 			}
-			tails[group].behindAll = tails[group].behindAll || e.msgs[i].BehindAll
 		}
 	}
 	return tails
@@ -282,12 +293,11 @@ func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 type appending struct {
 	*txn
 	config   Config
-	now      int64                // the clock: read version + offset, the least index of a new item
-	tails    map[string]*tail     // by group
-	lanes    map[string]*laneTail // of the messages' lanes that are no whole groups, by name
-	met      map[string]*meeting  // of the messages' dedup ids, by the key of the entry
-	place    int                  // of the current enqueue's first message, among all messages of the transaction
-	accepted int                  // how many new messages were written
+	now      int64               // the clock: read version + offset, the least index of a new item
+	tails    map[string]*tail    // of the messages' groups and other lanes, by name
+	met      map[string]*meeting // of the messages' dedup ids, by the key of the entry
+	place    int                 // of the current enqueue's first message, among all messages of the transaction
+	accepted int                 // how many new messages were written
 	// key and value are memory for one item after the other, as the transaction copies what it is given.
 	key, value []byte
 	// duplicates is how many messages were refused as duplicates. The count alone needs no receipt: if the outcome of
@@ -641,36 +651,6 @@ func (a *appending) room(e *enqueuing) (*FullError, error) {
 // passes the range's first key to say "yes" without a read.
 func (t *tail) overflows(k []byte) bool { return t.items.Contains(k) }
 
-// laneTail is the end of a lane that is no whole group, where the transaction appends.
-type laneTail struct {
-	items kv.KeyRange
-	key   kv.Future[[]byte] // the last item's; outside of items if the lane is empty
-	begun bool
-}
-
-// readLaneTails starts reading the last key of each lane of the messages, at snapshot, without the lanes of whole
-// groups. Only a queue with facets or unordered consumers has such lanes.
-func (a *appending) readLaneTails(all []*enqueuing) {
-	plan := a.keys.plan
-	a.lanes = nil
-	for _, e := range all {
-		for i := range e.msgs {
-			m := &e.msgs[i]
-			for _, lane := range plan.PartsOf(m.Group, plan.Pack(m.Headers)) {
-				if a.lanes == nil {
-					a.lanes = make(map[string]*laneTail)
-				}
-				if a.lanes[lane] == nil {
-					items := a.keys.items(lane)
-					a.lanes[lane] = &laneTail{
-						items: items, key: a.read.GetKey(kv.LastLessThan(items.End)),
-					}
-				}
-			}
-		}
-	}
-}
-
 // joinLanes adds a new item to its lanes: it sets a lane key in each. A lane that was empty gets a hint (open), or the
 // timer of its head (due). Of a lane that was not empty, the last key gets a read conflict, because a transaction that
 // removes that item may leave the lane empty and without a hint. Of the free lane of an unordered queue joinLanes notes
@@ -678,7 +658,7 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
 	for _, lane := range plan.PartsOf(id.Group, plan.Pack(m.Headers)) {
-		t := a.lanes[lane]
+		t := a.tails[lane]
 		empty := false
 		if !t.begun {
 			t.begun = true

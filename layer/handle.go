@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -408,12 +409,7 @@ func (q *Queue) Admin() Admin { return Admin{q: q} }
 func (a Admin) As(name string) Admin { return Admin{q: a.q, by: name} }
 
 // who returns the name of the operator, for people.
-func (a Admin) who() string {
-	if a.by != "" {
-		return a.by
-	}
-	return a.q.opts.Owner
-}
+func (a Admin) who() string { return cmp.Or(a.by, a.q.opts.Owner) }
 
 // act runs do, an operator's call, tells the hooks, and puts the verb into the call's error. It first checks the
 // operator's name. group and id are those that the call names, for the hooks. do returns how many items it has changed.

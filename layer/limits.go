@@ -74,12 +74,24 @@ var (
 )
 
 // checkGroup returns the error for a name that no group can have: *LimitError for its size, ErrInvalidUTF8.
-func checkGroup(group string) error {
-	if len(group) > MaxGroupSize {
-		return &LimitError{What: "group", Unit: "bytes", Got: int64(len(group)), Max: MaxGroupSize}
+func checkGroup(group string) error { return checkText("group", group, MaxGroupSize) }
+
+// checkText returns the error for a text that is longer than most bytes (*LimitError), or no UTF-8 (ErrInvalidUTF8).
+// what is the name of the value.
+func checkText(what, text string, most int64) error {
+	if err := checkSize(what, len(text), most); err != nil {
+		return err
 	}
-	if !utf8.ValidString(group) {
-		return fmt.Errorf("%w: group %q", ErrInvalidUTF8, group)
+	if !utf8.ValidString(text) {
+		return fmt.Errorf("%w: %s %q", ErrInvalidUTF8, what, text)
+	}
+	return nil
+}
+
+// checkSize returns a *LimitError for a value of more than most bytes. what is its name.
+func checkSize(what string, size int, most int64) error {
+	if int64(size) > most {
+		return &LimitError{What: what, Unit: "bytes", Got: int64(size), Max: most}
 	}
 	return nil
 }
@@ -90,22 +102,11 @@ func checkQueueName(name string) error {
 	if name == "" {
 		return ErrNoQueueName
 	}
-	if len(name) > maxQueueNameSize {
-		return &LimitError{What: "queue name", Unit: "bytes", Got: int64(len(name)), Max: maxQueueNameSize}
-	}
-	if !utf8.ValidString(name) {
-		return fmt.Errorf("%w: queue name %q", ErrInvalidUTF8, name)
-	}
-	return nil
+	return checkText("queue name", name, maxQueueNameSize)
 }
 
 // checkPrefix returns a *LimitError for a prefix that is too long to begin the keys of a queue.
-func checkPrefix(prefix []byte) error {
-	if len(prefix) > maxPrefixSize {
-		return &LimitError{What: "prefix", Unit: "bytes", Got: int64(len(prefix)), Max: maxPrefixSize}
-	}
-	return nil
-}
+func checkPrefix(prefix []byte) error { return checkSize("prefix", len(prefix), maxPrefixSize) }
 
 // checkSubscription returns the error for a name that no subscription can have: it must be valid UTF-8, with 1 to
 // maxSubscriptionSize bytes.
@@ -143,21 +144,16 @@ func checkDelay(d time.Duration) error {
 const noLimit = int64(math.MaxInt64)
 
 // checkState returns a *LimitError for the state of a group that is too large.
-func checkState(state []byte) error {
-	if len(state) > MaxStateSize {
-		return &LimitError{What: "state", Unit: "bytes", Got: int64(len(state)), Max: MaxStateSize}
-	}
-	return nil
-}
+func checkState(state []byte) error { return checkSize("state", len(state), MaxStateSize) }
 
 // checkByReason returns the error for the name of an operator and the reason of an action, which the queue would store:
 // *LimitError for their sizes, ErrInvalidUTF8.
 func checkByReason(by, reason string) error {
-	if len(by) > maxQueueNameSize {
-		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: maxQueueNameSize}
+	if err := checkSize("by", len(by), maxQueueNameSize); err != nil {
+		return err
 	}
-	if len(reason) > rec.MaxErrorText {
-		return &LimitError{What: "reason", Unit: "bytes", Got: int64(len(reason)), Max: rec.MaxErrorText}
+	if err := checkSize("reason", len(reason), rec.MaxErrorText); err != nil {
+		return err
 	}
 	if !utf8.ValidString(by) || !utf8.ValidString(reason) {
 		return fmt.Errorf("%w: by %q, reason %q", ErrInvalidUTF8, by, reason)

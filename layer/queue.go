@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -239,11 +238,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if err := checkPrefix(prefix); err != nil {
 		return nil, err
 	}
-	if len(o.Owner) > maxQueueNameSize {
-		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: maxQueueNameSize}
-	}
-	if !utf8.ValidString(o.Owner) {
-		return nil, fmt.Errorf("%w: owner %q", ErrInvalidUTF8, o.Owner)
+	if err := checkText("owner", o.Owner, maxQueueNameSize); err != nil {
+		return nil, err
 	}
 	if o.Poll == 0 {
 		o.Poll = defaultStagePoll

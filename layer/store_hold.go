@@ -68,9 +68,7 @@ func (s subspace) holdsFrom(begin []byte, last ID) []kv.KeyRange {
 // A transaction must read the key of the beat with a conflict before it writes that key, or clears the timer.
 
 // beat returns the key of the beat with the number handle.
-func (s subspace) beat(handle uuid.UUID) []byte {
-	return tuple.AppendUUID(s.start(nameBeat, 17), handle)
-}
+func (s subspace) beat(handle uuid.UUID) []byte { return s.startUUID(nameBeat, handle, 0) }
 
 // beatJoin returns the key that stands for the right to join a beat. A claim by heartbeat has a read conflict on the
 // key, and a transaction that ends a handle has a write conflict. Nothing is ever stored there, so a beat that moves
@@ -83,15 +81,9 @@ func (s subspace) beatTimer(dueMS int64, handle uuid.UUID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(s.timerIn("", 0, 9+17), dueMS), handle)
 }
 
-// heldOf returns the beginning of the held keys of a handle's beat. extra is how many more bytes the caller will
-// append.
-func (s subspace) heldOf(handle uuid.UUID, extra int) []byte {
-	return tuple.AppendUUID(s.start(nameHeld, 17+extra), handle)
-}
-
 // held returns the held key of a group: a claim of the group is in the list of the claims that the beat keeps alive.
 func (s subspace) held(handle uuid.UUID, group string) []byte {
-	return tuple.AppendString(s.heldOf(handle, len(group)+2), group)
+	return tuple.AppendString(s.startUUID(nameHeld, handle, len(group)+2), group)
 }
 
 // tenure returns the key by which the holding h of a lane is found when its time is over: its timer, or, of a claim by
@@ -104,4 +96,6 @@ func (s subspace) tenure(lane string, h *rec.Holding) []byte {
 }
 
 // heldBy returns the range of the held keys of a handle's beat: its list of claims by heartbeat.
-func (s subspace) heldBy(handle uuid.UUID) kv.KeyRange { return s.below(s.heldOf(handle, 1)) }
+func (s subspace) heldBy(handle uuid.UUID) kv.KeyRange {
+	return s.below(s.startUUID(nameHeld, handle, 1))
+}

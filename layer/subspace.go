@@ -190,9 +190,14 @@ func (s subspace) start(name string, extra int) []byte {
 	return tuple.AppendString(append(k, s.prefix...), name)
 }
 
-// startGroup returns the beginning of all keys with a name and a group.
+// startGroup returns the beginning of all keys with a name and a group, or another text in the place of the group.
 func (s subspace) startGroup(name, group string, extra int) []byte {
 	return tuple.AppendString(s.start(name, len(group)+2+extra), group)
+}
+
+// startUUID returns the beginning of all keys with a name and a UUID.
+func (s subspace) startUUID(name string, id uuid.UUID, extra int) []byte {
+	return tuple.AppendUUID(s.start(name, 17+extra), id)
 }
 
 // below returns the range of all tuples that extend the packed tuple k. k must not be used again: the range takes k
@@ -214,9 +219,7 @@ func (s subspace) after(key []byte) []byte {
 func (s subspace) section(name string) kv.KeyRange { return s.below(s.start(name, 1)) }
 
 // meta returns the key of a field of meta. The fields are below.
-func (s subspace) meta(field string) []byte {
-	return tuple.AppendString(s.start(nameMeta, len(field)+2), field)
-}
+func (s subspace) meta(field string) []byte { return s.startGroup(nameMeta, field, 0) }
 
 // itemKey returns the key of an item under a name: (name, group, index, random).
 func (s subspace) itemKey(name string, id ID, extra int) []byte {
@@ -258,10 +261,8 @@ func (s subspace) items(lane string) kv.KeyRange { return s.below(s.startItems(l
 func (s subspace) purged(group string) []byte  { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte   { return s.startGroup(nameState, group, 0) }
 func (s subspace) pace(group string) []byte    { return s.startGroup(namePace, group, 0) }
-func (s subspace) receipt(id uuid.UUID) []byte { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
-func (s subspace) repeat(id string) []byte {
-	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
-}
+func (s subspace) receipt(id uuid.UUID) []byte { return s.startUUID(nameReceipt, id, 0) }
+func (s subspace) repeat(id string) []byte     { return s.startGroup(nameRepeat, id, 0) }
 
 // archived returns the key of an entry in the order of completion: the items that one ack or take has finished.
 func (s subspace) archived(at rec.Completion) []byte {
@@ -314,21 +315,17 @@ func (s subspace) requests() kv.KeyRange { return s.fixed.requests }
 // grant returns the key of a grant: the lane is kept for the handle with the number random.
 func (s subspace) grant(random uuid.UUID, lane string) []byte {
 	group, where := lanes.Split(lane)
-	return append(tuple.AppendString(s.grantsTo(random, len(lane)+2), group), where...)
+	return append(tuple.AppendString(s.startUUID(nameGrant, random, len(lane)+2), group), where...)
 }
 
-// grantsTo returns the beginning of the keys of all grants to a handle, and grants their range.
-func (s subspace) grantsTo(random uuid.UUID, extra int) []byte {
-	return tuple.AppendUUID(s.start(nameGrant, 17+extra), random)
+// grants returns the range of all grants to a handle.
+func (s subspace) grants(random uuid.UUID) kv.KeyRange {
+	return s.below(s.startUUID(nameGrant, random, 1))
 }
-
-func (s subspace) grants(random uuid.UUID) kv.KeyRange { return s.below(s.grantsTo(random, 1)) }
 
 // wake returns the key that the handle with the request watches. All handles whose receives wait for a group, for a
 // lane, or by a template watch the key of uuid.Nil, too.
-func (s subspace) wake(random uuid.UUID) []byte {
-	return tuple.AppendUUID(s.start(nameWake, 17), random)
-}
+func (s subspace) wake(random uuid.UUID) []byte { return s.startUUID(nameWake, random, 0) }
 
 // change returns the key of a row of changes, for SetVersionstampedKey: behind the key is the position of its stamp.
 // offset is the queue's, and n tells apart the rows of one transaction.
@@ -341,12 +338,12 @@ func (s subspace) change(offset, n int64) []byte {
 
 // cursor returns the key of a subscription's place in the changes.
 func (s subspace) cursor(subscription string) []byte {
-	return tuple.AppendString(s.start(nameCursor, len(subscription)+2), subscription)
+	return s.startGroup(nameCursor, subscription, 0)
 }
 
 // reader returns the key of a subscription's holder.
 func (s subspace) reader(subscription string) []byte {
-	return tuple.AppendString(s.start(nameReader, len(subscription)+2), subscription)
+	return s.startGroup(nameReader, subscription, 0)
 }
 
 // relative returns a key of the queue without the queue's prefix. absolute returns the whole key again.
@@ -358,7 +355,7 @@ func (s subspace) absolute(relative []byte) []byte {
 
 // count returns the key of a slot of a counter. Each counter has several slots, so that writers do not meet at one key.
 func (s subspace) count(name string, slot int64) []byte {
-	return tuple.AppendInt(tuple.AppendString(s.start(nameCount, len(name)+2+2), name), slot)
+	return tuple.AppendInt(s.startGroup(nameCount, name, 2), slot)
 }
 
 // parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
