@@ -561,11 +561,8 @@ func (c *claimer) keepRepeats(named []*reception) {
 		}
 		first[r.o.ReceiveID] = r
 		if len(r.claims) > 0 {
-			if c.named == nil {
-				c.named = make(map[string][]byte)
-			}
 			v := rec.Repeat{AtMS: c.nowMS, Claims: r.given()}.Pack()
-			c.named[r.o.ReceiveID] = v
+			setIn(&c.named, r.o.ReceiveID, v)
 			c.tx.Set(c.keys.repeat(r.o.ReceiveID), v)
 		}
 	}

@@ -986,11 +986,11 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil {
 		return err
 	}
-	id, tried, known, failed, err := lastTried(c.txn, f)
+	id, tried, failed, err := lastTried(c.txn, f)
 	if err != nil {
 		return err
 	}
-	suspect := known && r.alone(tried)
+	suspect := r.alone(tried)
 	if suspect {
 		if r.items > 0 {
 			r.stopped = true
@@ -1028,7 +1028,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.fenceHolds(guard.Holds, idOf(out[len(out)-1], f.group())); err != nil {
 		return err
 	}
-	c.succeed(f, claim, id, tried, known)
+	c.succeed(f, claim, id, tried)
 	lease, err := c.lease(r.o.Lease)
 	if err != nil {
 		return err
@@ -1104,18 +1104,11 @@ func (c *claimer) hold(f *found, next *rec.Record) {
 // succeed also writes the attempt records that follow from the expired lease (f.failure), and sets TakenFrom. The end
 // of a delay or of a grant counts no attempt.
 //
-// record has the failed attempts of the item id. known is false if the hint has said that the head has never failed:
-// then there is no record.
-func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt, known bool) {
+// record has the failed attempts of the item id; both are zero if the hint has said that the head has never failed.
+func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt) {
 	first := &claim.Items[0]
 	if !f.timer && first.ID.Index == f.index {
 		first.Attempts = f.attempts
-	}
-	for i := range claim.Items {
-		claim.Items[i].FirstDelivered = fromMillis(c.nowMS)
-	}
-	if !known {
-		return
 	}
 	if f.failure != nil {
 		claim.TakenFrom = f.record.Claim().Owner
@@ -1123,8 +1116,9 @@ func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt, kno
 		c.count(countExpired, 1)
 	}
 	for i := range claim.Items {
-		if claim.Items[i].ID == id {
-			claim.Items[i].failedBefore(record)
+		item := &claim.Items[i]
+		if item.FirstDelivered = fromMillis(c.nowMS); item.ID == id {
+			item.failedBefore(record)
 		}
 	}
 }

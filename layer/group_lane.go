@@ -7,7 +7,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
-	"fdbfifo/layer/internal/rec"
 )
 
 // Lanes of one group may be held at the same time if no item can be in both. A lane cannot be claimed while another
@@ -123,11 +122,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	}
 	w.clear(f.key)
 	delete(w.noted.ready, f.lane)
-	var value []byte
-	if f.attempts > 0 {
-		value = rec.PackInt(int64(f.attempts))
-	}
-	w.tx.Set(w.keys.kept(other.lane, f.lane, f.index), value)
+	w.tx.Set(w.keys.kept(other.lane, f.lane, f.index), packHint(f.attempts))
 	w.chores.done++
 	if h := other.record.Holding(); h != nil {
 		w.timeHead(f.lane, f.index, h.EndMS)

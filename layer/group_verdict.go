@@ -456,17 +456,13 @@ func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *fou
 // isOld reports whether an item is past retention both by the handle's clock and by the database's version (moment).
 // The time of a delay does not count as waiting. A row with wrong stored times (tamed) is not old.
 func isOld(w *txn, config *Config, r *row) (bool, error) {
-	if r.tamed || !w.isOverdue(config, &r.envelope) {
+	waited := w.nowMS - config.retro().waitsSince(&r.envelope)
+	if r.tamed || config.Retention == 0 || waited <= config.Retention.Milliseconds() {
 		return false, nil
 	}
 	delay := config.retro().waitsSince(&r.envelope) - r.envelope.EnqueuedMS
 	m, err := w.moment()
 	return err == nil && m.old(r.Index, config.Retention+min(time.Duration(delay)*time.Millisecond, MaxDelay)), err
-}
-
-// isOverdue reports whether an item is past retention by the handle's clock.
-func (w *txn) isOverdue(config *Config, e *rec.Envelope) bool {
-	return config.Retention > 0 && w.nowMS-config.retro().waitsSince(e) > config.Retention.Milliseconds()
 }
 
 // waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
@@ -833,19 +829,19 @@ func claimLasts(w *txn, r *rec.Record) (bool, error) {
 }
 
 // lastTried returns the attempt record of the item that a claim of f would give first. After an expired claim it
-// returns that of the item tried under it, as judged. id is the item. known is false if the hint has said that the head
-// has never failed. Then nothing is read, and id and record are zero. failed says whether an item of the group, from
-// the head on, has an attempt record, as far as known.
-func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known, failed bool, err error) {
+// returns that of the item tried under it, as judged. id is the item. If the hint has said that the head has never
+// failed, nothing is read, and id and record are zero. failed says whether an item of the group, from the head on, has
+// an attempt record, as far as known.
+func lastTried(w *txn, f *found) (id ID, record rec.Attempt, failed bool, err error) {
 	switch {
 	case f.failure != nil:
-		return f.failure.id, f.failure.record, true, f.failure.record.Count > 0, nil
+		return f.failure.id, f.failure.record, f.failure.record.Count > 0, nil
 	case f.key != nil && f.attempts == 0 && f.isCounted(w.keys.plan):
-		return ID{}, rec.Attempt{}, false, false, nil
+		return ID{}, rec.Attempt{}, false, nil
 	}
 	id = f.rows.id(0)
 	record, failed, err = readRecords(&w.view, id).wait(&w.view)
-	return id, record, true, failed, err
+	return id, record, failed, err
 }
 
 // recordsRead is the read of the first attempt record of a group, from the item head on. An item that has failed or is

@@ -885,11 +885,7 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 	if err != nil {
 		return false, err
 	}
-	var value []byte
-	if n := hinted(failed); n > 0 {
-		value = rec.PackInt(int64(n))
-	}
-	tx.Set(right, value)
+	tx.Set(right, packHint(hinted(failed)))
 	return true, nil
 }
 

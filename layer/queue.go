@@ -241,10 +241,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if err := checkText("owner", o.Owner, maxQueueNameSize); err != nil {
 		return nil, err
 	}
-	if o.Poll == 0 {
-		o.Poll = defaultStagePoll
-	}
-	if o.Poll < minPoll {
+	if o.Poll = cmp.Or(o.Poll, defaultStagePoll); o.Poll < minPoll {
 		return nil, durationLimit("poll", o.Poll, minPoll, math.MaxInt64)
 	}
 	o.Poll = min(o.Poll, MaxWait) // no receive waits longer
@@ -255,12 +252,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	o.Tx.UntilConflict = false // the handle sets it where it splits its work
 	o.Hooks = slices.Clone(o.Hooks)
-	test := TestOptions{}
-	if o.Test != nil {
-		test = *o.Test
-	}
-	o.Test = &test
-	random := newEntropy(test.Seed)
+	o.Test = new(*cmp.Or(o.Test, &TestOptions{})) // a copy
+	random := newEntropy(o.Test.Seed)
 	if o.Owner == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -268,7 +261,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		}
 		o.Owner = fmt.Sprintf("%s:%d:%04x", strings.ToValidUTF8(host, "?"), os.Getpid(), random.N(1<<16))
 	}
-	own := newEntropy(test.Seed)
+	own := newEntropy(o.Test.Seed)
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, opened: opening{at: time.Now()},
 		counting: counting{slot: int64(random.N(counterSlots))},

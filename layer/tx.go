@@ -141,12 +141,8 @@ func (w *txn) paused() (bool, error) {
 // is how often the head has failed, as far as known, or unread. finish then wakes a handle that waits for the lane, so
 // hint starts reading the requests. key is the hint's key.
 func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
-	var value []byte
-	if attempts > 0 {
-		value = rec.PackInt(int64(attempts))
-	}
 	key = w.keys.ready(index, lane)
-	w.tx.Set(key, value)
+	w.tx.Set(key, packHint(attempts))
 	w.leftReady(lane)
 	w.noted.hinted = append(w.noted.hinted, candidate{key: key, lane: lane, index: index, attempts: attempts})
 	return key

@@ -308,6 +308,14 @@ func (w *txn) leadToNext() error {
 	return nil
 }
 
+// packHint returns the value of a hint or kept hint, for a lane of which the head has failed so often.
+func packHint(attempts int) []byte {
+	if attempts <= 0 {
+		return nil
+	}
+	return rec.PackInt(int64(attempts))
+}
+
 // unpackHint returns how often the head (first item) of a lane has failed, as its hint or kept hint says.
 func unpackHint(row kv.KV) (attempts int, err error) {
 	if len(row.Value) == 0 {
