@@ -106,9 +106,6 @@ func (o *operation) Forget() { o.receive.begin() }
 // Settled implements line.Operation: the settlement is done, and only the receive is left.
 func (o *operation) Settled() { o.settle = nil }
 
-// receives reports whether the operation receives.
-func receives(o *operation) bool { return o.receive != nil }
-
 // writesFirst reports whether the operation settles or enqueues. A transaction does so before it receives.
 func writesFirst(o *operation) bool { return o.settle != nil || o.enqueue != nil }
 

@@ -99,7 +99,7 @@ func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	switch {
 	case slices.ContainsFunc(batch, func(o *operation) bool { return o.First }):
 		runFirst(ctx, q, batch)
-	case !slices.ContainsFunc(batch, receives):
+	case !slices.ContainsFunc(batch, (*operation).Receives):
 		runWhole(ctx, q, batch, others, q.runTogether(ctx, batch, others, q.opts.Tx))
 	case slices.ContainsFunc(batch, writesFirst):
 		o := q.opts.Tx
