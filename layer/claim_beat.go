@@ -33,18 +33,13 @@ type joining struct {
 // readJoin starts reading the handle's beat and its timer, at snapshot, if a receive of the transaction asks for claims
 // by heartbeat. It does nothing if the handle has no beat, or if the reads have begun.
 func (c *claimer) readJoin() {
-	if c.join != nil {
+	p := c.q.heart.pulse()
+	if c.join != nil || p == nil || !slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.Heartbeat }) {
 		return
 	}
-	for _, r := range c.owed {
-		if p := c.q.heart.pulse(); r.o.Heartbeat && p != nil {
-			snapshot := c.tx.Snapshot()
-			c.join = &joining{
-				p: p, row: snapshot.Get(c.keys.beat(p.handle)),
-				timer: snapshot.Get(c.keys.beatTimer(p.dueMS.Load(), p.handle)),
-			}
-			return
-		}
+	c.join = &joining{
+		p: p, row: c.view.read.Get(c.keys.beat(p.handle)),
+		timer: c.view.read.Get(c.keys.beatTimer(p.dueMS.Load(), p.handle)),
 	}
 }
 
