@@ -143,13 +143,12 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 // that is the last item. An item whose row cannot be read has no known time of completion, so such items at the end of
 // a page are listed again.
 func lastReadable(items []ArchivedItem) *ID {
-	last := &items[len(items)-1].ID
 	for i := range slices.Backward(items) {
 		if items[i].Err == nil {
 			return &items[i].ID
 		}
 	}
-	return last
+	return &items[len(items)-1].ID
 }
 
 // archivedRow is an archived item as read.
@@ -185,30 +184,36 @@ const (
 // the order of completion, and then the items that they name.
 type archiveWalk struct {
 	filter ArchiveFilter
-	begin  kv.KeySelector // of the keys not read yet
-	end    []byte         // behind the last key when the walk began
-	until  int64          // items finished after this place are left out; a group's keys are not in order of completion
-	skip   int            // items of the first entry already passed
-	ended  bool           // there are no more items
+	archivePlace
+	end   []byte // behind the last key when the walk began
+	until int64  // items finished after this place are left out; a group's keys are not in order of completion
 }
 
-// archiveStep is the result of one transaction of a walk. The walk moves on (pass) when the transaction is done.
+// archivePlace is how far a walk has come.
+type archivePlace struct {
+	begin kv.KeySelector // of the keys not read yet
+	skip  int            // items of the first entry already passed
+	ended bool           // there are no more items
+}
+
+// archiveStep is the result of one transaction of a walk, with the place where the walk goes on.
 type archiveStep struct {
-	items   []archivedRow  // the chosen items
-	last    *ID            // the last item looked at; nil = none
-	scanned int            // how many items were looked at
-	begin   kv.KeySelector // where the walk goes on; skip and ended belong to it, as in archiveWalk
-	skip    int
-	ended   bool
+	archivePlace
+	items   []archivedRow // the chosen items
+	last    *ID           // the last item looked at; nil = none
+	scanned int           // how many items were looked at
 }
 
 // pass moves the walk behind a step whose transaction is done.
-func (w *archiveWalk) pass(s archiveStep) { w.begin, w.skip, w.ended = s.begin, s.skip, s.ended }
+func (w *archiveWalk) pass(s archiveStep) { w.archivePlace = s.archivePlace }
 
 // walkArchive returns a walk through the archived items chosen by f, behind the item after; nil = from the first on. It
 // finds the begin and the end of the walk in a transaction of its own, which only reads.
 func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*archiveWalk, error) {
-	if err := checkArchiveWalk(&f, after); err != nil {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	if err := checkAfter(f.Group, after); err != nil {
 		return nil, err
 	}
 	w := &archiveWalk{filter: f}
@@ -217,14 +222,6 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 		return w.place(&v, after)
 	})
 	return w, err
-}
-
-// checkArchiveWalk checks the filter and the start of a walk.
-func checkArchiveWalk(f *ArchiveFilter, after *ID) error {
-	if err := f.check(); err != nil {
-		return err
-	}
-	return checkAfter(f.Group, after)
 }
 
 // place finds where the walk begins and ends, at the version of v. Items finished later are not part of the walk.
@@ -244,8 +241,8 @@ func (w *archiveWalk) place(v *view, after *ID) error {
 		return fmt.Errorf("read version: %w", err)
 	}
 	w.until = rv + v.q.offset
-	w.end, w.ended, w.skip = kv.KeyAfter(last), !section.Contains(last), 0
-	w.begin = kv.FirstGreaterOrEqual(section.Begin)
+	w.end = kv.KeyAfter(last)
+	w.archivePlace = archivePlace{begin: kv.FirstGreaterOrEqual(section.Begin), ended: !section.Contains(last)}
 	switch {
 	case w.ended:
 	case w.filter.Group != nil:
@@ -335,7 +332,7 @@ func (w *archiveWalk) read(v *view, limit int) (archiveStep, error) {
 	if w.filter.Group == nil {
 		return w.readEntries(v, rows, limit)
 	}
-	s := archiveStep{ended: len(rows) < limit, begin: w.begin, scanned: len(rows)}
+	s := archiveStep{archivePlace: archivePlace{begin: w.begin, ended: len(rows) < limit}, scanned: len(rows)}
 	for _, row := range rows {
 		s.begin = kv.FirstGreaterThan(row.Key)
 		if err := w.add(v, &s, row); err != nil {
@@ -348,7 +345,7 @@ func (w *archiveWalk) read(v *view, limit int) (archiveStep, error) {
 // readEntries reads the items that entries name, up to limit items. rows are the next entries, up to limit. If an entry
 // has more items than the step has room for, the next step begins with this entry and skips the items already read.
 func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep, error) {
-	s := archiveStep{ended: len(rows) < limit, begin: w.begin, skip: w.skip}
+	s := archiveStep{archivePlace: archivePlace{begin: w.begin, skip: w.skip, ended: len(rows) < limit}}
 	if len(rows) > 0 && !bytes.Equal(rows[0].Key, w.begin.Key) {
 		s.skip = 0 // the entry begun earlier has been swept
 	}
@@ -407,8 +404,7 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 // looked notes the last of items, which belong to the entry e, as the last item that the step has looked at.
 func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 	if n := len(items); n > 0 {
-		last := idOf(items[n-1], e.Group)
-		s.last = &last
+		s.last = new(idOf(items[n-1], e.Group))
 	}
 }
 
@@ -421,8 +417,7 @@ func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 	}
 	item := archivedRow{ArchivedItem: ArchivedItem{ID: p.itemID()}}
 	if w.filter.Group != nil {
-		last := item.ID
-		s.last = &last
+		s.last = new(item.ID)
 	}
 	a, err := rec.UnpackArchived(row.Key, row.Value)
 	if err == nil {

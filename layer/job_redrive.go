@@ -728,8 +728,7 @@ func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error)
 		pass: func(step deadStep) bool {
 			for _, row := range step.rows {
 				if !list.add(row.letter, row.letter.Body) {
-					last := list.rows[len(list.rows)-1].ID
-					next = &last
+					next = new(list.rows[len(list.rows)-1].ID)
 					return false
 				}
 			}
@@ -780,9 +779,7 @@ type deadRow struct {
 // reads those letters. Otherwise it reads a range: all letters of a group, or of the queue.
 type deadWalk struct {
 	filter *DeadFilter
-	end    []byte // of the range
-	after  []byte // the key behind which the walk goes on; nil = begin
-	begin  []byte // of the range
+	rest   cursor // the part of the range that is not read yet
 	named  bool   // the filter names ids, perhaps none
 	ids    []ID   // of the filter, in order, each once
 	idsAt  int    // how many ids the walk has looked at
@@ -806,11 +803,11 @@ func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	if f.Group != nil {
 		rows = q.keys.below(q.keys.startGroup(nameDead, *f.Group, 1))
 	}
-	w := &deadWalk{filter: f, begin: rows.Begin, end: rows.End, named: f.IDs != nil, ids: slices.Clone(f.IDs)}
+	w := &deadWalk{filter: f, rest: newCursor(rows), named: f.IDs != nil, ids: slices.Clone(f.IDs)}
 	slices.SortFunc(w.ids, compareIDs)
 	w.ids = slices.Compact(w.ids)
 	if after != nil {
-		w.after = q.keys.dead(*after)
+		w.rest.begin = kv.FirstGreaterThan(q.keys.dead(*after))
 		w.idsAt = len(w.ids)
 		if i := slices.IndexFunc(w.ids, func(id ID) bool { return compareIDs(id, *after) > 0 }); i >= 0 {
 			w.idsAt = i
@@ -861,13 +858,7 @@ func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
 
 // readRange reads the next rows of the walk's range, and notes in step where they end.
 func (w *deadWalk) readRange(v *view, limit int, step *deadStep) ([]kv.KV, error) {
-	begin := kv.FirstGreaterOrEqual(w.begin)
-	if w.after != nil {
-		begin = kv.FirstGreaterThan(w.after)
-	}
-	rows, err := v.read.GetRange(
-		kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit},
-	).Wait(v.ctx)
+	rows, err := w.rest.read(v.read, limit).Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read dead letters: %w", err)
 	}
@@ -882,21 +873,17 @@ func (w *deadWalk) readIDs(v *view, limit int, step *deadStep) ([]kv.KV, error) 
 	ids := w.ids[w.idsAt:]
 	ids = ids[:min(limit, len(ids))]
 	step.ids, step.ended = len(ids), w.idsAt+len(ids) == len(w.ids)
-	values := make([]kv.Future[[]byte], len(ids))
-	for i, id := range ids {
-		values[i] = v.read.Get(v.keys.dead(id))
+	rows, err := v.readRows(ids, v.keys.dead)
+	if err != nil {
+		return nil, fmt.Errorf("read dead letter: %w", err)
 	}
-	var rows []kv.KV
-	for i, id := range ids {
-		value, err := values[i].Wait(v.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read dead letter: %w", err)
-		}
-		if value == nil {
+	found := 0
+	for _, id := range ids {
+		if found < len(rows) && bytes.Equal(rows[found].Key, v.keys.dead(id)) {
+			found++
+		} else {
 			step.missing = append(step.missing, id)
-			continue
 		}
-		rows = append(rows, kv.KV{Key: v.keys.dead(id), Value: value})
 	}
 	return rows, nil
 }
@@ -906,7 +893,7 @@ func (w *deadWalk) pass(step deadStep) {
 	w.idsAt += step.ids
 	w.ended = step.ended
 	if step.last != nil {
-		w.after = step.last
+		w.rest.begin = kv.FirstGreaterThan(step.last)
 	}
 }
 

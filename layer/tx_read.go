@@ -270,7 +270,7 @@ func (v *view) readAttempts(of []ID) (map[ID]rec.Attempt, error) {
 }
 
 // readRows reads a row of each item, and returns the rows that there are, in the order of the items. key returns the
-// key of an item's row: of the item itself, or of its attempts.
+// key of an item's row: of the item itself, of its attempts, or of its dead letter.
 func (v *view) readRows(of []ID, key func(ID) []byte) (rows []kv.KV, err error) {
 	reads := make([]kv.Future[[]byte], len(of))
 	for i, id := range of {
