@@ -414,14 +414,12 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 			return err
 		}
 	}
-	for i := range all {
-		w.exhume(rows[i].letter.ID, &all[i])
-	}
 	if err := w.bury(rows); err != nil {
 		return err
 	}
 	for i := range rows {
 		id := rows[i].letter.ID
+		w.exhume(id, &all[i])
 		first := i == 0 || rows[i-1].letter.ID.Group != id.Group
 		if first {
 			if err := w.excludeHolders(guard.RedriveExclude, id.Group); err != nil {
