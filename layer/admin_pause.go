@@ -489,10 +489,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		w.count(countForced, 1)
 		m := r.Mark()
 		if o.CountAttempt && len(c.Items) > 0 { // a damaged claim may have none
-			text := "released by force, held by " + c.Owner
-			if a.by != "" {
-				text = "released by " + a.by + ", held by " + c.Owner
-			}
+			text := "released by " + cmp.Or(a.by, "force") + ", held by " + c.Owner
 			if o.Reason != "" {
 				text += ": " + o.Reason
 			}
