@@ -264,13 +264,6 @@ func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInf
 	return info, err
 }
 
-// lockStatus has the status of a lane by the condition of its lock. If the condition is rec.Marked, the mark has the
-// status.
-var lockStatus = map[rec.Condition]Status{
-	rec.Unheld: Ready, rec.Over: Ready, rec.Delayed: Delayed, rec.Granted: Granted, rec.Claimed: Held,
-	rec.Lapsed: Expired,
-}
-
 // describeLock is describe without the items. It sets the status by the locks: Ready means that no lock keeps the lane.
 // In a queue with claims of single items it also reads the holds of the group, to count the items in flight.
 func (v inspection) describeLock(lane string) (GroupInfo, error) {
@@ -280,9 +273,14 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 		return info, err
 	}
 	now, cond := v.nowMS, l.At(v.nowMS)
-	info.Status, info.Mark = lockStatus[cond], publicMark(l.Mark())
+	info.Mark = publicMark(l.Mark())
 	if cond == rec.Marked {
 		info.Status = info.Mark.Status
+	} else {
+		info.Status = map[rec.Condition]Status{
+			rec.Unheld: Ready, rec.Over: Ready, rec.Delayed: Delayed, rec.Granted: Granted, rec.Claimed: Held,
+			rec.Lapsed: Expired,
+		}[cond]
 	}
 	if h := l.Holding(); h != nil && cond != rec.Over {
 		info.Left = time.Duration(h.EndMS-now) * time.Millisecond

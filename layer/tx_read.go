@@ -187,8 +187,8 @@ func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, 
 	}, nil
 }
 
-// rowsOf reads the first rows of each range, all at the same time, and returns them together: up to limit of each
-// range; 0 = all. full: a range has limit rows, and so may have more.
+// rowsOf reads the first rows of each range, all at the same time, and returns them together. It reads up to limit rows
+// of a range; 0 = all. full says that a range has limit rows, and so may have more.
 func (v *view) rowsOf(ranges []kv.KeyRange, limit int) (rows []kv.KV, full bool, err error) {
 	reads := make([]kv.Future[[]kv.KV], len(ranges))
 	for i, r := range ranges {
