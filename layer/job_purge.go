@@ -297,10 +297,10 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	return nil
 }
 
-// held returns the record in the group's lock; nil = there is none. keeps: the record has a live claim, whose items the
-// purge must keep, or cannot be read (then it is nil), so that the purge must leave the group alone. With Force nothing
-// keeps the items: held clears a lock that cannot be read. If a dead handle has the group by its heartbeat, held first
-// ends that claim, see withoutDead.
+// held returns the record in the group's lock; nil = there is none, or it cannot be read. keeps says that the purge
+// must leave items alone. Either the record has a live claim, and the purge keeps its items. Or the record cannot be
+// read, and the purge keeps the whole group. With Force nothing keeps the items: held clears a lock that cannot be
+// read. If a dead handle has the group by its heartbeat, held first ends that claim, see withoutDead.
 func (s *purgeStep) held(r *purgeRun) (held *rec.Record, keeps bool, err error) {
 	held, err = s.waitLock(r.group, r.lock)
 	if isCorrupt(err) {

@@ -294,9 +294,9 @@ func (s *sweeper) purges() error {
 	}, &s.report.Purges)
 }
 
-// pages clears the rows of r for which isOver returns true, page by page, in one transaction for each page. The rows are
-// read at snapshot. m is the time of the transaction by two clocks: the handle's, and the database's version. isOver
-// adds the conflicts of a clear. pages adds the cleared rows to counted, a field of the report.
+// pages clears the rows of r for which isOver returns true, page by page, in one transaction for each page. The rows
+// are read at snapshot. m is the time of the transaction by two clocks: the handle's, and the database's version.
+// isOver adds the conflicts of a clear. pages adds the cleared rows to counted, a field of the report.
 func (s *sweeper) pages(
 	r kv.KeyRange, isOver func(tx kv.Tx, m moment, row kv.KV) (bool, error), counted *int64,
 ) error {
@@ -793,8 +793,9 @@ func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, er
 }
 
 // clearByHead clears the stale ones of rows, which are hints or timers, and returns how many. It reads the head of each
-// row's lane at snapshot. isStale decides, and adds the conflicts. It gets the key of the row, the row's lane, and head:
-// the first key at or behind the begin of the lane's items. If the lane is empty, head is a key of something else.
+// row's lane at snapshot. isStale decides, and adds the conflicts. It gets the key of the row, the row's lane, and
+// head: the first key at or behind the begin of the lane's items. If the lane is empty, head is a key of something
+// else.
 func (s *sweeper) clearByHead(
 	tx kv.Tx, rows []kv.KV, isStale func(key []byte, lane string, head []byte) (bool, error),
 ) (cleared int64, err error) {

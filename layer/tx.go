@@ -219,8 +219,8 @@ func (w *txn) finish() error {
 	if w.did.illegal != nil {
 		return w.did.illegal
 	}
-	// This waits for the configuration even if no operation asked. Otherwise a handle whose transactions never ask would
-	// not follow.
+	// This waits for the configuration even if no operation asked. Otherwise a handle whose transactions never ask
+	// would not follow.
 	if err := w.follow.guardDrop(w.ctx, w.tx); err != nil {
 		return err
 	}
