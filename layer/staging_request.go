@@ -661,7 +661,9 @@ func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 		if known, ok := dueMS[where]; !ok || at < known {
 			dueMS[where] = at
 		}
-		found[where] = found[where] || at <= w.nowMS
+		if at <= w.nowMS {
+			found[where] = true
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)

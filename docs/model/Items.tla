@@ -99,7 +99,7 @@ Taken(k, now) == k \in InHand /\ Record.held[k].end > now
 Free(now) == {k \in Items : \A j \in Items : (j = k \/ (Before(j, k) /\ Has("prefix"))) => ~Taken(j, now)}
 Takes(now) == {k \in Free(now) : Cardinality({j \in Free(now) : Before(j, k)}) < Max}
 
-\* layer/claim_hold.go: takeHolds, leaveInHand, endHold.
+\* layer/claim_hold.go: takeHolds, endHold.
 ReceiveTx(p, c, now, end) ==
     LET out == Takes(now)
         head == First(Items)

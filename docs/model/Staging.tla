@@ -155,7 +155,7 @@ Enqueue(g) ==
     /\ \E w \in Woken : Begin(Producer(g), Tx("enqueue", Part({}, (Item(g) :> 0) @@ (Ready(g) :> 0) @@ w, {})))
     /\ UNCHANGED <<db, local, claims, faults, seen>>
 
-\* layer/staging.go: receiveWaiting.
+\* layer/pipeline_tx.go: submit.
 Receive(h) ==
     /\ Free(h) /\ h \notin waiting /\ holds[h] = NoClaim /\ finished # Groups
     /\ waiting' = waiting \cup {h}

@@ -121,10 +121,11 @@ func TestIdleWaitOfManyTemplates(t *testing.T) {
 	for name, c := range map[string]struct {
 		shards int
 		others bool // there are messages of templates between those of the crowd
+		late   int  // so many templates of the crowd have a message that is due much later
 		reads  float64
 	}{
-		"one shard": {1, false, 120}, "four shards": {4, false, 350},
-		"beside messages of other templates": {1, true, 400},
+		"one shard": {1, false, 0, 120}, "four shards": {4, false, 0, 350},
+		"beside messages of other templates": {1, true, 0, 400}, "with messages that are due later": {1, false, 20, 400},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -139,6 +140,9 @@ func TestIdleWaitOfManyTemplates(t *testing.T) {
 						_, err := e.q.Enqueue(e.ctx, m)
 						require.NoError(t, err)
 					}
+				}
+				for n := range c.late {
+					e.enqueue(n+1, time.Hour)
 				}
 				transactions, reads := e.idle()
 				t.Logf("%.2f transactions and %.0f reads a second", transactions, reads)

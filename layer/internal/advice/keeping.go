@@ -35,7 +35,7 @@ type Keeping struct {
 	back    bool           // guarded by mu: the next receive stands back
 	owed    *owedWake      // guarded by mu; nil = none
 	closed  bool           // guarded by mu
-	paying  sync.WaitGroup // the timers' payments
+	paying  sync.WaitGroup // payments under way
 }
 
 // owedWake is the wake of a lane left ready.
@@ -148,26 +148,33 @@ func (now *Keep) End(o Outcome) {
 	}
 }
 
-// owe notes that the handle owes the wake of a lane, and sets the timer that pays it. mu is held.
+// owe notes that the handle owes the wake of a lane, and sets the timer that pays it. If the handle owes the wake of
+// another lane already, owe pays that one at once. mu is held.
 func (k *Keeping) owe(lane string) {
 	if k.closed {
 		return // a poll finds the group
 	}
 	if k.owed != nil {
 		k.owed.timer.Stop()
+		if k.owed.lane != lane { // two acks that were under way at once have both withheld a wake
+			k.pay(k.owed.lane)
+		}
 	}
 	o := &owedWake{lane: lane}
 	k.owed = o
 	o.timer = time.AfterFunc(KeepGap, func() {
 		k.mu.Lock()
-		if k.owed != o {
-			k.mu.Unlock()
-			return
+		defer k.mu.Unlock()
+		if k.owed == o {
+			k.owed, k.slow, k.kept = nil, true, 0
+			k.pay(lane)
 		}
-		k.owed, k.slow, k.kept = nil, true, 0
-		k.paying.Add(1)
-		k.mu.Unlock()
-		defer k.paying.Done()
+	})
+}
+
+// pay pays the wake of a lane in a goroutine of its own. mu is held.
+func (k *Keeping) pay(lane string) {
+	k.paying.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), KeepTime)
 		defer cancel()
 		_ = k.Pay(ctx, lane) // if it fails, a poll finds the group
