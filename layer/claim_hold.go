@@ -43,8 +43,11 @@ func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error)
 	return where, nil
 }
 
-// readableAttempts returns the attempt records of booked items: how often each has failed. If one of the records cannot
-// be read, it returns the first item alone, if that is readable, and ends the bookings of the other items.
+// readableAttempts reads, at snapshot, the records of failed attempts (attempt) of booked items. It returns the items
+// and their records; an item without a record has never failed. If a record cannot be read, readableAttempts
+// continues with the first item alone, and ends the bookings of the other items. If this fails too, or the engine
+// returns an error, it ends all bookings and returns the error. It writes no key: a booking is a number in the
+// handle's memory, of the queue's rate (MaxRateTotal).
 func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) {
 	attempts, err := w.readAttempts(itemIDs(items))
 	if len(items) > 1 && w.skipsRow(err) {

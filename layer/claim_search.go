@@ -176,8 +176,10 @@ func (s *search) begin() {
 	}
 }
 
-// landing returns the first key that a walk reads. A walk under way continues behind the last hint that it has returned
-// (place.After). A new walk begins place.Offset + 1 hints behind the first hint with an index of at least place.From.
+// landing returns the key selector at which the range read of a walk begins. It lies among the hints of one shard
+// (ready, or open for a template). landing reads nothing. The next step of a walk continues behind the last hint that
+// the walk has returned (place.After). A new landing (place.After is nil) begins place.Offset + 1 hints behind the
+// first hint with an index of at least place.From. If the shard has fewer hints, the search finds nothing there.
 func (s *search) landing(place advice.Place) kv.KeySelector {
 	if place.After != nil {
 		return kv.FirstGreaterThan(place.After)

@@ -525,9 +525,24 @@ func allNamed(rs []*reception) bool {
 	return !slices.ContainsFunc(rs, func(r *reception) bool { return r.o.Group == nil })
 }
 
-// claim serves the receives in owed, in order. A receive whose id was used before gets the claims of that receive. The
-// others get the groups granted to the handle, and then those that the search finds. Last, claim writes the repeat row
-// of each new receive id. The comment of claimer has the other keys.
+// claim serves the receives in owed, in order. A receive whose id was used in the last 5 minutes gets the claims of the
+// earlier receive. A receive that names a group looks at that group alone. Any other receive gets the groups granted to
+// the handle, and then those that the search finds. If work is left to the next transaction, claim sets r.more. If a
+// group cannot be read, claim stores the error in r.broken and continues. Any other error ends the transaction.
+//
+//   - To find groups it reads grant, hints (ready, open), due timers (timer, due), and the beat's keys, at snapshot.
+//   - Of each group found it reads lock, hold, item, lane, part, attempt, state and pace, at snapshot. It reads them
+//     again for a receive whose id was used before.
+//   - Of each group claimed it sets lock and timer, or held instead of the timer of a claim by heartbeat. A claim of a
+//     single item sets hold and its timer; an unordered one clears lane, and sets the hint of the next item (open). The
+//     claim sets pace, and attempt after an expired lease. It clears the hint, timer or grant that led there. It adds
+//     read conflicts on the lock, on the locks of intersecting lanes, on the holds up to the last item, and for a claim
+//     by heartbeat on the beat (key beatJoin).
+//   - A group that is not free is cleared away, with the keys and conflicts of dispose and join: hints and timers,
+//     kept, lock, hold, mark, attempt, item, lane, part, dead, dedup.
+//   - It reads the row of each receive id (repeat) with a conflict, and writes it if the receive has got a claim.
+//
+// finish writes the counters and the changes, and wakes handles for the hints that claim has set.
 func (c *claimer) claim() error {
 	named, err := c.repeat()
 	if err != nil {
@@ -705,10 +720,19 @@ func (c *claimer) see(l *look) (*found, error) {
 }
 
 // passHold returns l if l is a look at a lane. A timer may have led to a hold instead: the lock of a single item that
-// is claimed or delayed by itself. Then passHold ends the hold if its time is over (txn.endHold has the keys), and
-// returns a look at the group, with the read of up to limit items and of at least one. nil = there is nothing to look
-// at now. That is so if the hold lasts, if the group's head is not free, if this transaction has looked at the group
-// before, and always in an unordered queue: there a hint leads to the item that has become free.
+// is claimed or delayed by itself. If the time of the hold is over, passHold ends the hold. It returns a look at the
+// group then, with the reads of up to limit items and of at least one. nil = there is nothing to look at now, because
+//
+//   - the transaction has ended enough holdings (tired), and leaves the hold and its timer to the next,
+//   - the hold lasts or is gone: passHold clears the timer that led there, with a conflict on the hold,
+//   - the head of the group is not free, or this transaction has looked at the group before, or
+//   - the queue is unordered: there a hint leads to the item that is free again.
+//
+// Keys of the end of a hold: it reads the hold at snapshot and adds a conflict on it, and reads attempt and item at
+// snapshot. It clears hold and its timer (timer, or due in an unordered queue). After a claim it writes attempt, or
+// moves the item to dead. In an unordered queue it sets lane and the hint (open), and puts back hints (kept). If items
+// are claimed in turn, it reads the group's lock, first hold and first item, sets the hint (ready), and adds a write
+// conflict on the lock. The look at the group reads the lock, the first hold and the items, at snapshot.
 func (c *claimer) passHold(l *look, limit int) (*look, error) {
 	if !lanes.IsHold(l.lane) {
 		return l, nil

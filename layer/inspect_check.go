@@ -151,13 +151,16 @@ type CheckOptions struct {
 	Progress func(keys int64)
 }
 
-// Check reads the whole queue and checks the rules. It changes nothing and may run at the same time as all other
-// operations. It uses many short transactions at batch priority. Check confirms each violation in one transaction,
-// which sees a single version, so a reported violation is real. See also CheckReport.Unconfirmed. The memory grows with
-// the number of groups and lanes, of grants, of items with a claim of their own, and of messages whose body has several
-// parts. It does not grow with the number of other messages.
+// Check reads the whole queue and checks the rules. It changes nothing, conflicts with nothing, and may run at the
+// same time as all other operations. It uses many short transactions at batch priority. Check confirms each violation
+// in one transaction, which sees a single version, so a reported violation is real. See also CheckReport.Unconfirmed.
+// The memory grows with the number of groups and lanes, of grants, of items with a claim of their own, of items with
+// failed deliveries, and of messages whose body has several parts. It does not grow with the number of other
+// messages.
 //
-// Errors: ErrClosed, and the engine's; there is no report then.
+// Reads, at snapshot: every key of the queue once. Then it reads the keys around each suspicious place again.
+//
+// Errors: ErrNoQueue if the queue is gone, ErrClosed, and the engine's; there is no report then.
 func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	c := &checker{
 		q: a.q, keys: a.q.keys, ctx: ctx, o: o, report: &CheckReport{},
@@ -740,8 +743,11 @@ func (c *checker) some(v inspection, all ...sought) (bool, error) {
 	return false, nil
 }
 
-// grantSound confirms that the request to which a grant was made is there (key request), both at one version. It looks
-// first where the pages have seen the request, and then among all requests.
+// grantSound confirms that a grant has its request, the key request of the handle with the number random. It reads
+// the key at the index that the pages have seen (c.granted), and, if nothing is there, the keys request one after the
+// other. All reads are at snapshot, and at the version at which suspectPair has read the grant. The rule is "" if the
+// request is there, and ruleGrant if it is not. The error is errUnsure if there are too many requests to search, or
+// the engine's.
 func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, error) {
 	value, err := v.read.Get(v.keys.request(c.granted[random], random)).Wait(v.ctx)
 	if err != nil || value != nil {

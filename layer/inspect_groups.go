@@ -87,11 +87,12 @@ const groupsPerView = 100
 // Group describes one group, whether or not there are items. Items are counted up to 100,000. With a template
 // Group describes what the template sees of the group; nil = the whole group.
 //
-// Reads, at snapshot: the lock, and those of lanes that may share an item; the head with its attempts; the rate; and
-// how many items there are.
+// Reads, at snapshot: the lock, the locks of lanes that may share an item, the holds, and the beat of a claim by
+// heartbeat. If there are items: the head, its attempt record, the used rate (pace), and the keys of the items, to
+// count them. Also the configuration and the pause (meta), unless the handle's copy is fresh.
 //
-// Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrClosed, and the engine's. An
-// unreadable group is Corrupt.
+// Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrNoQueue, ErrClosed, and the
+// engine's. An unreadable group is Corrupt.
 func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInfo, error) {
 	q := a.q
 	if err := checkGroup(name); err != nil {
@@ -111,15 +112,18 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 	return info, wrap("group", err)
 }
 
-// Groups lists the groups that have items, by name, or those that are marked. Groups conflicts with nothing and changes
-// nothing. A long listing is made of several transactions: each entry is true of one moment, the list as a whole is
-// not.
+// Groups lists up to Limit groups by name, behind After. It lists the groups that have items, with Where those that
+// have items of the template, and with Marked those that are paused or halted. Pass Next of the result as After to
+// continue; nil = there are no more groups. Groups conflicts with nothing and changes nothing. A long listing is made
+// of several transactions: each entry is true of one moment, the list as a whole is not.
 //
-// Reads, at snapshot: the keys of items, or of marks, from group to group, and of each group the keys that Admin.Group
-// reads.
+// Reads, at snapshot: from group to group a key item, with Where a key lane, with Marked a key mark. Of each group:
+// the lock, the locks of lanes that may share an item, the holds, and the beat of a claim by heartbeat. Of a group
+// with items also: the head, its attempt record, the used rate (pace), and the keys of the items, to count them.
+// Groups also reads the configuration and the pause (meta), unless the handle's copy is fresh.
 //
-// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrClosed, and the engine's. An unreadable group is
-// listed as Corrupt.
+// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrNoQueue, ErrClosed, and the engine's. An
+// unreadable group is listed as Corrupt.
 func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
 	q := a.q
 	o.Limit = cmp.Or(o.Limit, defaultGroups)

@@ -87,10 +87,16 @@ func oldHeads(all []head, h head) []head {
 	return slices.Insert(all, at, h)[:min(len(all)+1, statsHeads)]
 }
 
-// count sets all figures that hints and timers give. ReadyGroups is the number of hints and of timers that are due,
-// less those that were passed. BusyGroups is the number of timers that are due later, less those that were passed.
-// count reads hints and timers. Of the first hints it also reads the locks, the holds, the first items and the rates
-// (key pace). Of the first delayed groups it counts the keys of the items.
+// count sets the results (ready, busy, held, delayed) and all other figures that hints and timers give. ready is the
+// number of hints and of timers that are due, less those that were passed. busy is the number of timers that are due
+// later, less those that were passed. Each of the first hints that leads to a waiting group adds one to busy and to
+// delayed. A claim by heartbeat has no timer, so its key held counts as one. ready ends at MaxGroups. held and delayed
+// count the timers that were read.
+//
+// All reads are at snapshot: hints (ready or open), timers (timer or due), beat and held. Of the first hints count also
+// reads lock, the first hold, the first item (item or lane) and pace. Of the first delayed groups it counts the keys of
+// the items (item or lane). It reads no key mark, because the caller has set marked. A row that cannot be read is left
+// out.
 func (c *groupCounts) count() error {
 	passed, err := c.verify() // hints of marked groups, and hints that lead to nothing
 	if err != nil {
@@ -480,10 +486,14 @@ func (c *groupCounts) verify() (passed int64, err error) {
 	return passed, nil
 }
 
-// says returns to which kind of group a hint leads. f has the lock, those of intersecting lanes, and the first item of
-// the group. The caller must ask whether the rate is used up. A group with a lock has a timer, so its hint is stale. A
-// group with a claim of an intersecting lane waits. But if items are claimed in turn (LeasePerItem), the timer of that
-// claim leads to the group, and the group is counted by that timer.
+// says returns to which kind of group a hint leads. It reads no key: f has the group's lock, the locks of intersecting
+// lanes with the hold of the first item (others), and the first item. The caller must ask whether the rate is used up.
+//
+//   - hintStale: the group is empty, or has a lock. A group with a lock is counted by a timer, by a key held, or by its
+//     mark.
+//   - hintWaits: the lock of an intersecting lane keeps the lane, or the first item is due later. But if items are
+//     claimed in turn (LeasePerItem), the timer of the lock or hold counts the group: then the hint is stale.
+//   - hintReady: otherwise, and if the first item cannot be read.
 func (c *groupCounts) says(f *found) hintSays {
 	switch {
 	case f.rows.len() == 0 || f.record != nil:

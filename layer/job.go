@@ -414,9 +414,10 @@ func leadAgain(w *txn, p parsedKey) error {
 	return nil
 }
 
-// beatAgain sets the timer of a handle's heartbeat (beat), which it reads with a conflict. If the beat is gone or
-// cannot be read, beatAgain writes one that is due now and being ended. Then receives end the claims by this heartbeat
-// as if the handle were dead.
+// beatAgain makes a heartbeat (beat) findable again. clearFrom calls it after it has cleared a beat, or the timer of
+// a beat, that could not be read. It reads the beat with a conflict, and sets the beat's timer (timer) at the beat's
+// due time. If the beat is gone or cannot be read, beatAgain first writes a beat that is due now and marked as ended.
+// Then receives end the claims by this heartbeat, as if the handle were dead. An unreadable beat is no error.
 func beatAgain(w *txn, handle uuid.UUID) error {
 	b, found, err := w.guarded(guard.BeatMove).readBeat(handle)
 	if err != nil && !isCorrupt(err) {

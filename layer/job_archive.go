@@ -408,8 +408,10 @@ func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 	}
 }
 
-// add adds an archived item (its row in archive) to a step if the filter chooses the item. An item that cannot be read
-// is added too, with Err.
+// add adds an archived item to the step s if the filter chooses the item. row is its row in archive, which the caller
+// has read: add reads no key. An item that was finished after the walk had begun (until) is left out, and so is a row
+// with a key that cannot be read. An item with a value that cannot be read is added with Err, whatever the filter's
+// times. If the filter has a group, add notes the item in s.last; otherwise looked does. The error is always nil.
 func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 	p, err := v.keys.parse(row.Key)
 	if v.skipsRow(err) {

@@ -433,13 +433,15 @@ func (s *sweeper) repeats() error {
 	}, &s.report.Repeats)
 }
 
-// changes clears the rows of changes (change) which every subscription has seen, and those older than Config.Changes.
-// If it clears a row that some subscription has not seen, it notes the row's key in meta (missed). So the subscription
-// learns that it has missed changes.
+// changes clears rows of changes (change), the oldest first. It clears a row if every subscription has passed the
+// row, or if the row is older than Config.Changes by the clock and by the version. Without a subscription only the
+// age counts. If Config.Changes is 0, changes clears all rows. If it clears a row that some subscription has not
+// passed, it raises the field missed of meta to the row's key. So the subscription learns that it has missed changes.
 //
-// Footprint: a conflict with a drop if metaMissed is written, otherwise none. The rows and the cursors are read at
-// snapshot: a cursor that moves at the same time only moves on, and a new subscription begins with the oldest change
-// that is left.
+// Footprint: it reads at snapshot the rows, the cursors, and the configuration and the pause (meta). It clears rows,
+// and may write missed. It conflicts with a drop (the field dropped of meta) if it writes missed, and with nothing
+// else. Subscriptions need no conflict. A cursor that moves at the same time only moves on. A new subscription begins
+// behind the last row, or with FromOldest before the oldest row that is left.
 func (s *sweeper) changes() error {
 	return s.pagesUntil(s.q.keys.section(nameChange), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 		if len(rows) == 0 {

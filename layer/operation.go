@@ -142,7 +142,9 @@ type landed struct {
 	given     []rec.ClaimRef // the claims of a receive, by lane and token; the items are read again, see reload
 }
 
-// results returns the results of the attempt under way.
+// results returns the results of the attempt under way, so that restore can set them again if this attempt turns out to
+// have been applied. They are the error and the result of the settlement, the messages sent or the *FullError of a
+// refused enqueue, and lane and token of each claim of the receive. results reads and writes no key.
 func (o *operation) results() landed {
 	l := landed{settleErr: o.settleErr}
 	if s := o.settle; s != nil {

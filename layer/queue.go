@@ -188,8 +188,15 @@ func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 // ensureTries bounds how often Ensure begins again because others create and drop the queue at the same time.
 const ensureTries = 10
 
-// differences compares the configuration that the new handle has read with the wanted one. If mend is set, it also
-// stores the wanted values (Configure, which writes the configuration), except those that cannot be changed.
+// differences compares the wanted configuration with the one that the new handle has in memory. It returns the
+// settings that differ. If mend is set and one of them is mendable, it also calls Configure, to store the wanted
+// values. The settings that are not mendable keep their stored values. Example: Shards, which only an operator
+// raises. After Configure the result lists how the wanted values differed from the values that Configure has
+// replaced.
+//
+// Keys: none without mend. Configure reads and writes the field config of meta, with conflicts. It writes a receipt,
+// reads requests at snapshot and touches wake keys. After a change of MaxRate it also clears pace keys and sets hints
+// or timers. Errors: those of Configure.
 func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Difference, error) {
 	different := want.differs(q.knownConfig())
 	if !mend || !slices.ContainsFunc(different, Difference.mendable) {

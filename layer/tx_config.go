@@ -221,10 +221,18 @@ func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	return stored.config.copied(), stored.version, nil
 }
 
-// wait returns the configuration, and sets f.paused. If the two are being read, wait waits for the reads, and the
-// handle learns the result, except if f.only is set. In a transaction that may be the caller's (f.guest) it learns
-// less, because the read version may be old. The error is ErrNoQueue if the queue is gone, or is a later one of the
-// same name.
+// wait returns the configuration, and sets f.paused. If follow has found both in the handle's memory, wait reads
+// nothing. Otherwise follow or followAnew has begun to read, at snapshot, the fields config and paused of meta, and
+// the first wait of the transaction waits for them. wait writes no key. The handle learns from the reads:
+//
+//   - usually the configuration, the pause and the numbers of shards, and the handle's copy is fresh again. If the
+//     handle has learned a newer configuration since the transaction began, wait returns that one.
+//   - in a transaction that may be the caller's (f.guest) the numbers of shards, and the configuration unless the
+//     handle knows a newer one. The pause is not learned, because the read version may be old.
+//   - nothing if f.only is set.
+//
+// Errors: ErrNoQueue if the queue is gone or is a later one of the same name, ErrCorrupt or *UnknownSettingError if
+// the configuration cannot be read, and the engine's. A pause that cannot be read counts as a pause.
 func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.stored == nil {
 		return *f.config, nil

@@ -139,7 +139,8 @@ func waitRow[T any](
 }
 
 // readLock returns the record of a lane: the value of its lock, or of its hold if the lane is a single item. nil =
-// there is no record, so nothing holds or stops the lane.
+// there is no record, so nothing holds or stops the lane. It reads at snapshot, and with a conflict in a guarded view.
+// Errors: of the read, or ErrCorrupt.
 func (v *view) readLock(lane string) (*rec.Record, error) {
 	return v.waitLock(lane, v.read.Get(v.keys.lock(lane)))
 }
@@ -204,8 +205,9 @@ func (v *view) rowsOf(ranges []kv.KeyRange, limit int) (rows []kv.KV, full bool,
 	return rows, full, nil
 }
 
-// firstItem returns the key of the first item in a range, the items of a group or lane; nil = the range is empty. It
-// reads no body. The read has a conflict in a guarded view only.
+// firstItem returns the first key in a range; nil = the range is empty. The range usually has the items of a group
+// (keys item) or of a lane (keys lane). Some callers pass other ranges, for example all locks and holds. firstItem
+// reads no value. It reads at snapshot, or with a conflict if the view's reads have conflicts. Errors: of the read.
 func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	k, err := v.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(v.ctx)
 	if err != nil {

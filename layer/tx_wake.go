@@ -263,15 +263,19 @@ func (w *txn) vacate(index int64, of []string) {
 	}
 }
 
-// leadToNext gives a hint to each lane that has lost its head to a claim of another lane, or to an operator, in a queue
-// with retroactive delay and facets or unordered receives. In a queue without retroactive delay there is no need: the
-// timer of the head that is gone was due, and it leads to the lane. With retroactive delay the timer may be of a later
-// time, because the delay was made longer, and the next item may be due at once. leadToNext also clears the hints that
-// earlier transactions have set for the items that go. Otherwise more and more hints would stay in a lane from which no
-// handle receives.
+// leadToNext gives a hint to each lane that an item has left in this transaction (noted.vacated), in a queue with
+// retroactive delay and facets or unordered receives. An item leaves its lanes when it is acked, removed or advanced.
+// The item may have been the head, and then no other key need lead to the lane. Without retroactive delay the timer of
+// the old head was due, and leads to the lane. With it the timer may be of a later time, because the delay was made
+// longer, and the next item may be due at once.
 //
-// Footprint: reads the keys of the lanes' heads, at snapshot, and sets and clears hints. Of an empty lane, a conflict
-// on the emptiness, as in leave.
+// leadToNext passes over a lane that has a new hint of this transaction. It clears the hints that earlier transactions
+// have set for the items that left. Otherwise more and more hints would stay in a lane from which no handle receives.
+//
+// Footprint: reads the keys of the lanes' heads (item or lane) at snapshot. Sets and clears hints (ready or open). For
+// a new hint it reads the requests (request, reqgroup, reqlane) at snapshot, and finish touches wake keys. An empty
+// lane gets a read conflict on the range of its items, as in leave, and keeps its old hints. A lane is left out if the
+// key of its head cannot be read.
 func (w *txn) leadToNext() error {
 	config, err := w.config()
 	if err != nil || !config.RetroactiveDelay || len(w.noted.vacated) == 0 {

@@ -125,7 +125,8 @@ func TestIdleWaitOfManyTemplates(t *testing.T) {
 		reads  float64
 	}{
 		"one shard": {1, false, 0, 120}, "four shards": {4, false, 0, 350},
-		"beside messages of other templates": {1, true, 0, 400}, "with messages that are due later": {1, false, 20, 400},
+		"beside messages of other templates": {1, true, 0, 400},
+		"with messages that are due later":   {1, false, 20, 400},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
