@@ -201,9 +201,6 @@ func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	if err != nil || b.Ended || !found && !begins {
 		return 0, nil // it cannot be read, it was ended, or it is gone
 	}
-	if err != nil {
-		return 0, err
-	}
 	dueMS = w.nowMS + config.Lease.Milliseconds()
 	if found {
 		w.tx.Clear(keys.beatTimer(b.DueMS, handle))

@@ -411,8 +411,7 @@ const whatLocks = "locks and marks of the group"
 // laneLock has the reads of a lane's lock, and in a queue whose plan is not plain those of other locks that may exclude
 // the lane.
 type laneLock struct {
-	key  []byte             // of the lane's own lock; nil if the plan is not plain: the lock is in one of over
-	lock kv.Future[[]byte]  // the read of that key
+	lock kv.Future[[]byte]  // of the lane's own lock; nil if the plan is not plain: the lock is in one of over
 	over []lockRead         // of the ranges in which locks of intersecting lanes may be
 	hold kv.Future[[]kv.KV] // the first hold of the group; nil if no hold can exclude the lane
 }
@@ -432,8 +431,7 @@ type lockRead struct {
 // whether the reads have conflicts. v.read reads the lock of a plain queue and the first hold.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {
-		key := v.keys.lock(lane)
-		return laneLock{key: key, lock: v.read.Get(key)}
+		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
 	}
 	var l laneLock
 	over, many := v.keys.looked(lane)
