@@ -175,6 +175,7 @@ GUARDS = claim-lock|dedup-item|index|letter|owed-wake|purge-lock|receipt|settle-
 .PHONY: broken-gate
 broken-gate: ## prove: the layer without each of ten guards: a test must fail
 	$(GO) run ./internal/mutants/overlay $(OVERLAY)
+	$(OVERLAID) $(GO) vet -tags broken ./layer/internal/... ./worker
 	$(GO) test -vet=off -tags broken ./layer/internal/guard -count 1
 	$(OVERLAID) $(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$/^without$$/^($(GUARDS))$$' -count 1 -parallel 3
 
