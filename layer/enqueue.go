@@ -36,7 +36,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	}
 	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: msgs})
 	sent, err := q.enqueueNow(ctx, w.Messages)
-	if &w.Messages[0] != &msgs[0] && isBatchLimit(err) { // a hook has set headers
+	if &w.Messages[0] != &msgs[0] && refusesText(err) { // a hook has set headers
 		w.Messages = msgs
 		sent, err = q.enqueueNow(ctx, msgs)
 	}
@@ -49,11 +49,9 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	return sent, w.end(ctx, err)
 }
 
-// isBatchLimit reports whether the messages of an enqueue are too large together. Then none of them was enqueued.
-func isBatchLimit(err error) bool {
-	var message *MessageError
-	return errors.Is(err, ErrLimit) && !errors.As(err, &message)
-}
+// refusesText reports whether an enqueue was refused because messages, alone or together, are too large or no UTF-8. Then
+// none of them was enqueued.
+func refusesText(err error) bool { return errors.Is(err, ErrLimit) || errors.Is(err, ErrInvalidUTF8) }
 
 // enqueueNow is Enqueue without the hooks. The transaction may be shared with other calls of the handle.
 func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) {

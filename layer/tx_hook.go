@@ -26,8 +26,8 @@ type Hook struct {
 	// Begin, if not nil, is called before the operation reads or writes anything. A call with wrong options may end
 	// before, and then no hook is told of it. The operation, and End, get the values of the context that Begin returns;
 	// it must be ctx or made from ctx. Its deadline and its end change nothing. Of an enqueue Begin may set headers
-	// (Operation.SetHeader), for a trace that travels with the message. If they make the messages too large together,
-	// the messages are enqueued without these headers.
+	// (Operation.SetHeader), for a trace that travels with the message. If they make a message, or the messages
+	// together, too large, or are no UTF-8, the messages are enqueued without these headers.
 	Begin func(ctx context.Context, o *Operation) context.Context
 	// End, if not nil, is called when the outcome is known, or the caller has gone.
 	End func(ctx context.Context, o *Operation)

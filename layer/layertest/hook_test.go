@@ -394,6 +394,32 @@ func TestHooksWithHastyContexts(t *testing.T) {
 	}
 }
 
+// TestHeadersThatDoNotFit: no header that a hook sets makes an enqueue fail. If it makes a message too large, or is no
+// UTF-8, the message goes without it.
+func TestHeadersThatDoNotFit(t *testing.T) {
+	for name, value := range map[string]string{"large": strings.Repeat("x", layer.MaxHeadersSize), "no UTF-8": "\xff"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, layer.Config{}, func(b *bubble) {
+				hook := layer.Hook{Begin: func(ctx context.Context, o *layer.Operation) context.Context {
+					o.SetHeader(0, "trace", value)
+					return ctx
+				}}
+				q, err := layer.Open(b.t.Context(), b.db, testPrefix, testQueue, layer.Options{Hooks: []layer.Hook{hook}})
+				require.NoError(b.t, err)
+				defer q.Close(b.t.Context())
+				own := map[string]string{"own": "yes"}
+				_, err = q.Enqueue(b.t.Context(), layer.Message{Group: "g", Headers: own})
+				require.NoError(b.t, err)
+				items, err := q.Peek(b.t.Context(), "g", 1, nil)
+				require.NoError(b.t, err)
+				require.Equal(b.t, own, items[0].Headers)
+				_, err = q.Enqueue(b.t.Context(), layer.Message{Group: "\xff"})
+				require.ErrorIs(b.t, err, layer.ErrInvalidUTF8, "the message itself is refused")
+			})
+		})
+	}
+}
+
 // TestHooksThatHang: an operation waits a quarter of a second for a hook that hangs, and is done without it. The hook
 // is not told of operations that begin until it has returned. A header that it sets too late is in no message, and does
 // not read the caller's messages.
