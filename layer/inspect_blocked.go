@@ -22,12 +22,13 @@ import (
 // process has it open, and jump when one opens it. So the times in a group's own record and head decide.
 
 // Keys have their names in the table of subspace.go. A hint is a key ready or open, and leads to a ready group. A timer
-// is a key timer or due, and leads to a group that is held or delayed. Blocked may be asked about a template. Then the
-// groups are the lanes of the template: of each group the part that the template matches. A packed template has the
-// values of the template as they are in keys; "" = whole groups. Only holds and readLocks work with the names of lanes,
-// see package lanes. Everywhere else group is the name of a group. An inspection is a look for people at one version of
-// the database: all reads are at snapshot, and it writes nothing. skipsRow(err) reports whether a row cannot be read:
-// such a row is left out.
+// is a key timer or due, and leads to a group that is held or delayed. A claim by heartbeat has a key held instead of a
+// timer. Blocked may be asked about a template. Then the groups are the lanes of the template: of each group the part
+// that the template matches. A packed template has the values of the template as they are in keys; "" = whole groups.
+// In blockedLook.held, and in the heads that readLocks gets, the field group is the name of a lane, see package lanes.
+// In all other heads it is the name of a group. An inspection is a look for people at one version of the database: all
+// reads are at snapshot, and it writes nothing. skipsRow(err) reports whether a row cannot be read: such a row is left
+// out.
 //
 // The kind of a timer names the thing that ends then: a claim, a grant, or a delay before a retry. A timer of kind head
 // leads to a group whose head, the first item, is delayed, whose rate is used up, or which waits for an intersecting
@@ -38,10 +39,12 @@ type BlockedOptions struct {
 	// Causes chooses the groups whose Cause is one of these; nil = all of BlockedCauses. An empty list that is not nil
 	// chooses none.
 	Causes []Cause
-	// HeldFor is how long a claim must have lasted for its group to be listed; 0 = ten times the queue's lease.
+	// HeldFor is how long a claim must have lasted for its group to be listed; 0 = ten times the queue's lease. A claim
+	// that ends later than any lease allows is listed at once.
 	HeldFor time.Duration
-	// ReadyFor is for how long a group must have been ready, or its lease or delay must have been over, to be listed; 0
-	// = one minute.
+	// ReadyFor is how old the head of a ready group must be for the group to be listed, also if the group has become
+	// ready just now. It is also for how long a lease or a delay must have been over; 0 = one minute. A ready group
+	// whose head has failed is listed at once.
 	ReadyFor time.Duration
 	// Limit is the number of groups of a page, 1 to MaxBlocked; 0 = DefaultBlocked.
 	Limit int
@@ -89,7 +92,8 @@ type BlockedGroup struct {
 	More bool
 	// Cause is the cause of the first of Reasons. BlockedOptions.Causes is compared with it.
 	Cause Cause
-	// Reasons are why the first message of the group is not delivered, as those of Why.
+	// Reasons are why the first message of the group is not delivered, as those of Why. But only a reason about a claim
+	// has Where.
 	Reasons []Reason
 	// Since is when that began: the mark, the first failure, the claim, the end of the lease, or the enqueue of
 	// the first message. Zero = not known.
@@ -98,10 +102,11 @@ type BlockedGroup struct {
 
 // BlockedPlace is a place in a list of blocked groups. Places are in the order of Rank, then of Index, then of Group.
 type BlockedPlace struct {
-	// Rank is the position of the cause in BlockedCauses. The cause is the one that a key said, before Blocked looked
-	// at the group. A cause that Causes does not name has a greater rank than all that it names.
-	Rank  int   // of the cause, as found by a key; a cause that Causes does not name has a greater one than all others
-	Index int64 // of the head when the key was written; 0 for a marked group
+	// Rank is the position of the cause in BlockedCauses; pauses and halts share one. The cause is the one that a key
+	// said, before Blocked looked at the group. A cause that Causes does not name has a greater rank than all that it
+	// names.
+	Rank  int
+	Index int64 // of the head when the key was written, or with RoundRobin of the hint; 0 for a marked group
 	Group string
 }
 
@@ -114,11 +119,13 @@ func (p BlockedPlace) compare(o BlockedPlace) int {
 type BlockedPage struct {
 	// Groups may be fewer than the limit, or none, though Next is set.
 	Groups []BlockedGroup
-	// Summary is about how many groups are blocked for each cause, whatever Causes says: marks from the counters, all
-	// else from the timers and hints that were read, of which a few may be stale.
+	// Summary is about how many groups are blocked for each cause, whatever Causes says. Marks are from the counters,
+	// which are of the whole queue, also if Where is set. Long claims and unreadable locks are from the locks that were
+	// read. All else is from the timers and hints that were read. A few of them may be stale, and a group counts for
+	// each.
 	Summary map[Cause]int64
-	// Sampled: there are more timers, hints, marks, claims or requests than the list reads. Summary is then too small,
-	// and groups are missing from the list.
+	// Sampled: there are more timers, hints, marks, claims or requests than the list reads. Then Summary and Waiting
+	// may be too small, and groups may be missing from the list.
 	Sampled bool
 	// Paused is the pause of the whole queue: no group is received from; nil = not paused.
 	Paused *Mark
@@ -128,21 +135,24 @@ type BlockedPage struct {
 	Stats   *Stats        // nil unless asked for
 }
 
-// Blocked lists the groups that do not move, the worst cause first. Within a cause the group with the oldest head comes
-// first. It lists halted and paused groups, also empty ones, by name. It lists groups that wait for a retry, and groups
-// held for long. It lists groups with an expired lease, and ready groups, if no receive takes them. Groups that wait by
-// design, because their head is delayed or their rate is used up, are not listed. A group that cannot be read is listed
-// once a key says that it does not move, or if Blocked reads its lock to see how long it is held.
+// Blocked lists the groups that do not move, the worst cause first, as far as a key says the cause: see BlockedPlace.
+// Within a cause the group with the oldest head comes first. It lists halted and paused groups, also empty ones, by
+// name. It lists groups that wait for a retry, groups held for long, and ready groups whose head has failed. It lists
+// groups with an expired lease, and ready groups with an old head, if no receive takes them. Groups that wait by
+// design, because their head is delayed or their rate is used up, are not listed. But a head that is due later than any
+// process may set is: the clock that set the time was wrong. A group that cannot be read is listed once a key says that
+// it does not move, or if Blocked reads its lock to see how long it is held.
 //
 // Blocked conflicts with nothing, changes nothing, and reads a bounded number of keys, whatever the depth of the queue.
 // All results are of one moment.
 //
-// Reads, at snapshot: the pause of the queue, requests, counters, marks, timers, claims by heartbeat, hints, and the
-// locks of held groups. Of each group of the page also: its locks, its head with the attempts, its rate, and how many
-// items it has.
+// Reads, at snapshot: the pause of the queue, requests, counters, marks, timers, claims by heartbeat with their beats,
+// hints, and the locks of held groups. Of each group that it looks at, up to 1,000, also: its locks and holds, its head
+// with the attempts, and its rate. Of each group of the page: how many items it has. With BlockedOptions.Stats also the
+// keys that Stats reads. Also the configuration (meta), unless the handle's copy is fresh.
 //
-// Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, *TemplateError, ErrClosed, and the
-// engine's.
+// Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, *TemplateError, ErrInvalidUTF8,
+// ErrNoQueue, ErrCorrupt for the configuration, ErrClosed, and the engine's.
 func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, error) {
 	q := a.q
 	if err := o.check(q.knownConfig().Lease); err != nil {
@@ -226,8 +236,8 @@ type stalled struct {
 	causes []Cause // as the keys say, each once
 }
 
-// look fills in the page. It reads the read version, the pause of the queue and the requests. It finds groups by the
-// counters and marks, by timers, by the locks of held groups, and by hints. Then describePage reads the groups.
+// look fills in the page. It reads the read version, the pause of the queue, the requests and the counters. It finds
+// groups by marks, by timers, by the locks of held groups, and by hints. Then describePage reads the groups.
 func (b *blockedLook) look() error {
 	var err error
 	if b.now, err = b.moment(); err != nil {
@@ -305,7 +315,7 @@ func (b *blockedLook) note(c Cause, h head) {
 
 // marks finds the paused and halted groups. It counts them by the counters (keys count). If there are any, it reads the
 // keys mark, so that timers and hints of these groups are passed over. It notes the groups if the options ask for one
-// of the causes.
+// of the two causes, or for CauseCorrupt.
 func (b *blockedLook) marks() error {
 	counts, err := b.readCounts()
 	if err != nil {
@@ -338,8 +348,9 @@ func (b *blockedLook) marks() error {
 	return nil
 }
 
-// timers passes timers to the function timer: the first blockedTimers. If there are more, then also some that are due
-// later than any process may set a timer, because the clock of their writer was wrong.
+// timers passes timers to the function timer: the first blockedTimers. If there are more, then also a few of each shard
+// (farPage) that are due later than any process may set a timer, because the clock of their writer was wrong. A claim
+// by heartbeat (key held) counts as a timer.
 func (b *blockedLook) timers() error {
 	more, err := b.firstTimers(b.where, blockedTimers, b.timer)
 	b.page.Sampled = b.page.Sampled || more
@@ -353,7 +364,7 @@ func (b *blockedLook) timers() error {
 	return err
 }
 
-// wrongTimes has the cause for which a group is listed if the time in its timer is wrong, by the kind of the timer.
+// wrongTimes has the cause under which a group is found if the time in its timer is wrong, by the kind of the timer.
 var wrongTimes = map[rec.Kind]Cause{
 	rec.KindClaim: CauseGroupHeld, rec.KindGrant: CauseDelayed, rec.KindDelay: CauseDelayed, rec.KindHead: CauseDelayed,
 	rec.KindBeat: CauseGroupHeld,
@@ -406,8 +417,8 @@ func (b *blockedLook) waiting() error {
 	return err
 }
 
-// untaken returns the cause of a ready group that no receive has taken for long. CauseTurn means: a receive waits that
-// may take the group. CauseNobodyWaits means: none does.
+// untaken returns the cause of a ready group that no receive takes. CauseTurn means: a receive waits that may take the
+// group. CauseNobodyWaits means: none does.
 func (b *blockedLook) untaken(group string) Cause {
 	if b.anyAwaited || b.awaited[group] {
 		return CauseTurn
@@ -424,8 +435,8 @@ type heldClaim struct {
 	token int64
 }
 
-// heldSince returns when a claim began (ms), as noted in the lock. If that was not noted, or lies in the future, it is
-// an estimate by the token, which is the version at which the claim was made.
+// heldSince returns when a claim began (ms), as noted in the lock. If that was not noted, or lies more than clockSlack
+// in the future, it is an estimate by the token, which is the version at which the claim was made.
 func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 	if c.SinceMS > 0 && !ahead(c.SinceMS, b.nowMS) {
 		return c.SinceMS
@@ -434,8 +445,8 @@ func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 }
 
 // holds finds the groups that are held for long. A claim is younger than its head, so only groups with old heads can be
-// held for long: holds reads the locks of the blockedHolds groups with the oldest heads among held. It notes in since
-// when the long claims began. A group whose lock cannot be read is found, too (CauseCorrupt).
+// held for long: holds reads the locks (lock or hold, and beat) of the blockedHolds lanes with the oldest heads among
+// held. It notes in since when the long claims began. A group whose lock cannot be read is found, too (CauseCorrupt).
 func (b *blockedLook) holds() error {
 	slices.SortFunc(b.held, func(x, y head) int { return cmp.Compare(x.index, y.index) })
 	n := min(len(b.held), blockedHolds)
@@ -489,8 +500,9 @@ func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[
 	return records, unreadable, nil
 }
 
-// hints finds ready groups by their hints: those whose head has failed, as the value of the hint says, and those that
-// have been ready for ReadyFor, by the index of the hint.
+// hints finds ready groups by their hints (keys ready or open): those whose head has failed, or may have failed, as the
+// value of the hint says, and those whose index is ReadyFor old. The index is usually that of the head. So a group with
+// an old head is found, also if it has become ready just now.
 func (b *blockedLook) hints() error {
 	limit := int(max(10, blockedHints/b.keys.shards.all()))
 	rows, full, err := b.rowsOf(b.keys.hintsOf(b.where), limit)
@@ -515,9 +527,10 @@ func (b *blockedLook) hints() error {
 	return nil
 }
 
-// describePage reads the groups of the page, one after the other, and counts their items. It leaves out a group that is
-// not blocked after all: the key that led there was stale. It sets Next if there are more. Among the groups behind
-// those of the chosen causes few fit. So these end the page once the looks have taken long (slow).
+// describePage reads the groups of the page, one after the other, and counts their items. It leaves out a group whose
+// cause is not among those asked for, for example "", because the key that led there was stale. It sets Next if there
+// are more. The page ends when it is full, or after blockedLooks groups. Of the groups behind those of the chosen
+// causes few fit. Among these groups the page also ends once it has taken slowStats.
 func (b *blockedLook) describePage() error {
 	if b.o.After != nil {
 		i, there := slices.BinarySearchFunc(b.found, *b.o.After, func(c stalled, at BlockedPlace) int {
@@ -555,7 +568,8 @@ func (b *blockedLook) describePage() error {
 }
 
 // group reads one group, as Admin.Group does, and says why it is blocked. Cause is "" if it is not blocked, or if no
-// cause fits. It reads the lock and those of intersecting lanes, the first item, its attempts and the rate.
+// cause fits. It reads the lock and those of intersecting lanes, the beat, the holds, the first item, its attempts and
+// the rate.
 func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 	lane := lanes.Name(c.place.Group, b.where)
 	first, err := b.firstItem(b.keys.items(lane))
@@ -568,7 +582,7 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 		return g, err
 	}
 	b.explain(&g, c.causes)
-	// A ready group must have been ready for ReadyFor. Ages are in whole milliseconds.
+	// The head of a ready group must be ReadyFor old. Ages are in whole milliseconds.
 	if g.Cause == b.untaken(g.Group) && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor.Truncate(time.Millisecond) {
 		g.Cause = "" // the hint is not as old as its version said
 	}
@@ -580,8 +594,8 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 
 // explain sets the reasons why a group is blocked, and its cause, which is that of the first reason. It reads nothing,
 // but uses the fields of g that describe has set. found are the causes for which keys led here. Some causes need such a
-// key. Example: a group that is held counts as blocked only if holds has found that its claim has lasted for long, or
-// if the group is marked, too.
+// key. Example: a group that is held counts as blocked only if its claim has lasted for long (holds), if the end of its
+// claim is wrong (timer), or if the group is marked, too.
 func (b *blockedLook) explain(g *BlockedGroup, found []Cause) {
 	add := func(r Reason) {
 		g.Reasons = append(g.Reasons, r)

@@ -124,7 +124,8 @@ type CheckReport struct {
 	Archived int64
 	// Receives whose receive ids are kept.
 	Repeats int64
-	// Changes are rows of changes: one or more for each transaction since the last subscription has read or a sweep.
+	// Changes are rows of changes that no sweep has cleared yet: one or more for each transaction that has changed
+	// items.
 	Changes       int64
 	Subscriptions int64
 	// Groups with a state, the empty groups included.
@@ -311,7 +312,8 @@ func (c *checker) pages() error {
 }
 
 // view runs fn in a transaction that only reads, at batch priority. All reads of fn are at snapshot, and of one
-// version. fn may run more than once. If the queue is being dropped, the error is ErrNoQueue.
+// version. fn may run more than once. The transaction also reads the configuration and the pause (meta), unless the
+// handle's copy is fresh. If the queue is gone, the error is ErrNoQueue, and if the handle is closed, ErrClosed.
 func (c *checker) view(fn func(v inspection) error) error {
 	if c.q.isClosed() {
 		return ErrClosed
@@ -348,8 +350,8 @@ type checked struct {
 
 // row notes what one pair of a page says, and reads nothing more. It counts the pair in the report, and adds to the
 // notes about its lane. A pair that is wrong by itself, or odd, becomes a suspect at once. Example: the value has not
-// the form of its key. So does a pair that needs another which no page has shown yet. Example: an attempt without an
-// item.
+// the form of its key. So does a pair that needs another which no page has shown yet. Example: each attempt, because
+// the items come in later pages.
 func (c *checker) row(of checked) {
 	p, row := of.p, of.KV
 	if of.err != nil {
@@ -423,8 +425,8 @@ func (c *checker) row(of checked) {
 	}
 }
 
-// timer adds a timer to the notes about its lane. A timer in a wrong shard becomes a suspect. The timer of a beat may
-// be stale, and is cleared when met.
+// timer adds a timer to the notes about its lane. A timer in a wrong shard becomes a suspect. timer leaves out the
+// timer of a beat, which may be stale: a receive that meets such a timer clears it.
 func (c *checker) timer(p parsedKey, row kv.KV) {
 	if p.id != uuid.Nil || c.astray(p, row, c.keys.timerShardsOf(p.group)) {
 		return
@@ -536,9 +538,9 @@ func (p presence) wait(ctx context.Context) (bool, error) {
 }
 
 // look reads, at the page's version, keys that must or must not be there together with a pair of the page. A dead
-// letter must have no item. An archived item must have no item, and a key archived, its entry. An entry must have a key
-// archive for each item that it names. look notes the pairs that break this in c.odd. It returns how many of the rows
-// it has looked at: fewer than all if it has asked for checkAsks keys.
+// letter must have no item. An archived item must have no item, but must have its entry, a key archived. An entry must
+// have a key archive for each item that it names. look notes the pairs that break this in c.odd. It returns how many of
+// the rows it has looked at: fewer than all if it has asked for checkAsks keys.
 func (c *checker) look(v inspection, rows []checked) (looked int, err error) {
 	c.odd = make(map[string]oddity)
 	type pair struct {
@@ -626,6 +628,7 @@ func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 //   - a lane with a key mark and no mark in its lock, or the reverse (markSound)
 //   - a lock whose timer no page has shown, or whose lane has no items, and each claim, because the pages do not keep
 //     which items there are (lockSound)
+//   - the suspects of compareLanes
 func (c *checker) compare() {
 	c.compareLanes()
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
@@ -796,7 +799,8 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 
 // reachable confirms that a lane with items can be found, all at one version. It reads the lock, the first item, the
 // hold of that item if items are claimed in turn, and the timer of that item. Then it searches by leadsTo. group is the
-// name of the lane. All is well if one of these is there, or if the lane has no items.
+// name of the lane. All is well if there is the lock, the hold or the timer, if leadsTo finds a key, or if the lane has
+// no items.
 func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	l, err := v.readLock(group)
 	if err != nil || l != nil {
@@ -1060,7 +1064,7 @@ func (c *checker) lookLanes(v inspection, rows []checked) error {
 }
 
 // holdOf starts reading the hold of an item: the lock of its claim by itself. If items have no holds in this queue, it
-// reads nothing, and the result is nil.
+// reads nothing, and the returned read has the value nil.
 func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
 	hold, ok := v.keys.plan.HoldOn(lanes.Item(p.itemID()))
 	if !ok {

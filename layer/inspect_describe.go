@@ -34,8 +34,9 @@ type Description struct {
 }
 
 // Describe puts a pair into words. key is below prefix, the prefix given to Open; value is nil if only the key is
-// known. ok is false if key is no key of a queue under prefix. An error wraps ErrCorrupt: key or value is malformed;
-// the description still holds the readable part.
+// known. ok is false if key is no key of a queue under prefix. An error wraps ErrCorrupt if key or value is malformed.
+// It is a *UnknownSettingError if a later version has written the configuration. The description still holds the
+// readable part.
 func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	s, queue, ok := queueOf(prefix, key)
 	if !ok {
@@ -91,8 +92,8 @@ func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
 func WholeSection(prefix []byte, queue string) kv.KeyRange { return newSubspace(prefix, queue).all() }
 
 // GroupSection returns the range of a queue's keys with the given name that are of one group. ok is false if no key has
-// the name, or if the group does not come right behind the name in such keys, because then no range holds the group
-// alone.
+// the name, or if the keys of the name are not stored by group, because then no range holds the group alone. It is also
+// false for reqgroup.
 func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok bool) {
 	s := newSubspace(prefix, queue)
 	switch descriptions[name].group {
@@ -110,7 +111,7 @@ func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok b
 type groupPlace int
 
 const (
-	groupElsewhere groupPlace = iota // behind something else, or not at all
+	groupElsewhere groupPlace = iota // behind something else, or not at all; also that of reqgroup
 	groupFirst                       // right behind the name, with more behind it
 	groupIsKey                       // right behind the name, and nothing else
 	groupThenLane                    // right behind the name, and nothing else or a lane of the group
@@ -410,7 +411,7 @@ func timerWords(p parsedKey) string {
 	return fmt.Sprintf("timer of %s, due %s", laneWords(p.lane), timeWords(p.index))
 }
 
-// describedBody is how much of a body is shown, describedItems how many items of a lock.
+// describedBody is how much of a body is shown, describedItems how many items of a lock, or changes of a row.
 const (
 	describedBody  = 80 // bytes
 	describedItems = 3
@@ -533,7 +534,8 @@ func describeArchived(key, value []byte) (string, error) {
 	return "completed " + timeWords(a.CompletedMS) + "; " + item, err
 }
 
-// describeHint says the value of a hint: how often the head of the lane had failed when the hint was written.
+// describeHint says the value of a hint: how often the head of the lane had failed when the hint was written. 1 may
+// also mean that this was not known (unread).
 func describeHint(key, value []byte) (string, error) {
 	if len(value) == 0 {
 		return "failed deliveries of the head: none", nil

@@ -32,8 +32,9 @@ const (
 type Found struct {
 	Where Where
 	ID    ID // zero if unknown
-	// Remembered is until when messages with the dedup id are refused as duplicates; zero = as long as the message is
-	// in the queue. In the past: the window is over, and no sweep has come by yet.
+	// Remembered is until when messages with the dedup id are refused as duplicates, unless a purge comes before; zero
+	// = as long as the message is in the queue or among the dead letters. In the past: the window is over, and no sweep
+	// has come by yet.
 	Remembered time.Time
 
 	// Ahead is how many items of the group come before a waiting message; AheadMore: at least so many, the counting
@@ -59,15 +60,16 @@ type Found struct {
 // nothing, and reads a bounded number of keys.
 //
 // A message is found as long as its dedup id is remembered: with DedupForPending as long as the message is in the queue
-// or among the dead letters, without it for the window. So a program that looks for messages with long delays
-// must have a long window, or use DedupForPending. Of several messages sent under the id, one after the other, Find
-// finds the last which was accepted.
+// or among the dead letters, without it for the window. So a program that looks for messages with long delays must have
+// a long window, or use DedupForPending. Of several messages sent under the id, one after the other, Find finds the
+// last which was accepted.
 //
-// Reads, at snapshot: the entry of the dedup id; the item, the dead letter and the archived item; the locks that may
-// have the item; and how many items come before it.
+// Reads, at snapshot: the entries of the dedup id, for the queue and for the group; the item, the dead letter and the
+// archived item; the locks that may have the item, and the beat of a claim by heartbeat; and how many items come before
+// it. Also the configuration and the pause (meta), unless the handle's copy is fresh.
 //
-// Errors: ErrOptions without a dedup id, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's. A
-// message which is not found is no error: WhereUnknown.
+// Errors: ErrOptions without a dedup id, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrNoQueue, ErrClosed, and the
+// engine's. A message which is not found is no error: WhereUnknown.
 func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) {
 	if err := checkGroup(group); err != nil {
 		return Found{}, wrap("find", err)
@@ -114,7 +116,8 @@ func (v inspection) lastRemembered(group, dedupID string) (last rec.DedupEntry, 
 }
 
 // locate finds the message f.ID, and sets Where and the fields that belong to it. It reads the keys item, dead and
-// archive of the id. If the message is none of these, it is gone.
+// archive of the id. If there is an item, it also reads the locks that may have it (claimOver), and may count the items
+// before it (present). If the message is none of the three, it is gone.
 func (f *Found) locate(v inspection) error {
 	itemKey, deadKey, archiveKey := v.keys.item(f.ID), v.keys.dead(f.ID), v.keys.archive(f.ID)
 	item, dead, finished := v.read.Get(itemKey), v.read.Get(deadKey), v.read.Get(archiveKey)
@@ -168,7 +171,8 @@ func (f *Found) present(v inspection, c *rec.Holding, row kv.KV) error {
 }
 
 // claimOver returns the claim that has an item; nil = no claim has it. value is the item's. It reads the locks that may
-// have the item: of the whole group, of the item's other lanes, and its hold, which is the lock of a single item.
+// have the item: of the whole group, of the item's other lanes, and its hold, which is the lock of a single item. Of a
+// claim by heartbeat it also reads the beat.
 func (v inspection) claimOver(id ID, value []byte) (*rec.Holding, error) {
 	all, err := v.recordsOver(id, v.keys.plan.FacetsIn(value))
 	for _, o := range all {
@@ -180,12 +184,13 @@ func (v inspection) claimOver(id ID, value []byte) (*rec.Holding, error) {
 }
 
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
-// nothing and changes nothing. max is 1 to MaxBatch. The bodies together stay below 1 MiB, except that the
-// first body may be larger. A template chooses the items of the group that match it; nil = all items of the group.
+// nothing and changes nothing. max is 1 to MaxBatch. The bodies together have at most 1 MiB, except that the first body
+// may be larger. A template chooses the items of the group that match it; nil = all items of the group.
 //
-// Reads, at snapshot: the items, their parts and their attempts. With a template also: the keys of its lane.
+// Reads, at snapshot: the items, their parts and their attempts. With a template also: the keys of its lane. Also the
+// configuration and the pause (meta), unless the handle's copy is fresh.
 //
-// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
+// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's.
 func (q *Queue) Peek(ctx context.Context, group string, max int, where Template) ([]Item, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("peek", err)

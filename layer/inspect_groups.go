@@ -31,14 +31,15 @@ type GroupInfo struct {
 	Group       string
 	Status      Status
 	Depth       int64         // items, the held ones included; counted up to GroupsOptions.MaxDepth
-	Head        ID            // zero if the group is empty
+	Head        ID            // zero if the group is empty, or cannot be read
 	HeadAge     time.Duration // since the head was enqueued
 	Attempts    int           // failed deliveries of the head
-	LastError   string        // of the head's last failed delivery
+	LastError   string        // of the head's last failed delivery; of a Corrupt group, why it cannot be read
 	Owner       string        // of a held, expired or excluded group
 	Token       int64         // of the claim that Owner has
 	Outstanding int           // items delivered and not acked, of up to 100 claims of each view or 10,000 of items
-	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
+	// Where is the template of the claim that Owner has. Without a claim it is that of the mark or delay, if an
+	// intersecting lane has it; nil = the whole group, or the lane that was asked about.
 	Where Template
 	// Hold is the group's head if Owner has the head by itself: by an unordered receive, or in a queue with
 	// LeasePerItem. Zero = Owner has the group, or a lane.
@@ -91,8 +92,8 @@ const groupsPerView = 100
 // heartbeat. If there are items: the head, its attempt record, the used rate (pace), and the keys of the items, to
 // count them. Also the configuration and the pause (meta), unless the handle's copy is fresh.
 //
-// Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrNoQueue, ErrClosed, and the
-// engine's. An unreadable group is Corrupt.
+// Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrNoQueue, ErrCorrupt for the
+// configuration, ErrClosed, and the engine's. An unreadable group is Corrupt.
 func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInfo, error) {
 	q := a.q
 	if err := checkGroup(name); err != nil {
@@ -122,8 +123,8 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 // with items also: the head, its attempt record, the used rate (pace), and the keys of the items, to count them.
 // Groups also reads the configuration and the pause (meta), unless the handle's copy is fresh.
 //
-// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrNoQueue, ErrClosed, and the engine's. An
-// unreadable group is listed as Corrupt.
+// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrNoQueue, ErrCorrupt for the configuration,
+// ErrClosed, and the engine's. An unreadable group is listed as Corrupt.
 func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
 	q := a.q
 	o.Limit = cmp.Or(o.Limit, defaultGroups)
@@ -199,9 +200,9 @@ type groupWalk struct {
 func (w *groupWalk) behind(group string) []byte { return w.keys.withLanes(w.name, group).End }
 
 // page reads up to n groups, the first at or behind the key from. next is where the next page begins; nil = there are
-// no more groups. It finds each group by a key with the name, and then reads what describe reads. By template the page
-// may have fewer groups, because groups without a match are looked at, too. At the end the items of all groups are
-// counted, up to MaxDepth of each.
+// no more groups. It finds each group by a key with the name, and then reads what describe reads. The page may have
+// fewer groups: by template, because groups without a match are looked at, too, and after a slow page. At the end the
+// items of all groups are counted, up to MaxDepth of each.
 func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
 	if !w.begun.IsZero() && time.Since(w.begun) > slowStats {
 		w.slow++
@@ -251,9 +252,9 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 	return groups, next, err
 }
 
-// describe reads the state of a lane whose first item has the key head; nil = the lane has no items. It reads the lock
-// and those of intersecting lanes, and, if there is a head, what describeHead reads. It counts up to maxDepth items. A
-// row that cannot be read makes the group Corrupt, with the error as LastError.
+// describe reads the state of a lane whose first item has the key head; nil = the lane has no items. It reads the lock,
+// those of intersecting lanes, the beat and the holds, and, if there is a head, the keys that describeHead reads. It
+// counts up to maxDepth items. A row that cannot be read makes the group Corrupt, with the error as LastError.
 func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInfo, error) {
 	info, err := v.describeLock(lane)
 	if err == nil && head != nil {
@@ -268,8 +269,9 @@ func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInf
 	return info, err
 }
 
-// describeLock is describe without the items. It sets the status by the locks: Ready means that no lock keeps the lane.
-// In a queue with claims of single items it also reads the holds of the group, to count the items in flight.
+// describeLock is describe without the items. It sets the status by the locks: Ready means that no lock keeps the lane,
+// apart from a grant of an intersecting lane. In a queue with claims of single items it also reads the holds of the
+// group, to count the items in flight.
 func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	info := GroupInfo{Group: lanes.GroupOf(lane)}
 	l, others, err := v.readRecords(lane)
@@ -339,8 +341,8 @@ func (info *GroupInfo) others(plan lanes.Plan, lane string, all []heldLane, nowM
 }
 
 // readRecords reads the lock of a lane, and those of intersecting lanes: up to locksOfPage in each range of keys where
-// they may be. others is empty if no lock of another lane is in the way. It also has the hold of the first item of a
-// whole group. A claim by heartbeat in own gets the present end of its lease, from the key beat.
+// they may be. others is empty if no lock of another lane is in the way. For a whole group others also has the hold of
+// the first item: see heldHead. A claim by heartbeat in own gets the present end of its lease, from the key beat.
 func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	own, others, err := v.waitLaneLock(lane, v.readLaneLock(v.read, lane, locksOfPage))
 	if err == nil {
@@ -354,8 +356,8 @@ func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 }
 
 // readRecordsOver is readRecords, and adds to others the locks whose claims may have the item: of the whole group, of
-// the item's lanes, and its hold. It reads the item for its facets; an item that is gone has none. Of a claim by
-// heartbeat it reads the beat.
+// the item's lanes, and its hold. In a queue in which each group is one lane it adds nothing. It reads the item for its
+// facets; an item that is gone has none. Of a claim by heartbeat it reads the beat.
 func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others []heldLane, err error) {
 	own, others, err = v.readRecords(lane)
 	if err != nil || v.keys.plan.IsPlain() {
@@ -487,30 +489,32 @@ type HolderInfo struct {
 // HoldersPage lists the owners that hold groups of a queue.
 type HoldersPage struct {
 	Holders []HolderInfo // the owner with the oldest claim first
-	Groups  int          // held, among those looked at
+	Groups  int          // held, among those looked at; counted as HolderInfo.Groups is
 	// Sampled: Holders has not read all timers of the queue. Owners may be missing, and numbers may be too small.
 	Sampled bool
-	Waiting int64 // handles which have receives that wait
+	Waiting int64 // handles which have receives that wait, as Stats.WaitingHandles counts them
 }
 
 // holdersLocks bounds the locks that Holders reads.
 const holdersLocks = 1000
 
-// Holders lists the owners that hold groups. It reads up to 10,000 timers of whole groups and of single items, then up
-// to 10,000 timers of lanes, and stops at 1,000 claims. A claim by heartbeat counts as a timer. In a plain queue with
-// one shard these are the claims whose leases end first, so leases that have expired, and those that are not extended,
-// are among them. Holders conflicts with nothing, and changes nothing. All results are of one moment.
+// Holders lists the owners that hold groups. It reads up to 10,000 timers in keys timer: of whole groups, and with
+// LeasePerItem of single items. Then it reads up to 10,000 in keys due: of lanes, and in an unordered queue of single
+// items. It stops at 1,000 claims. A claim by heartbeat counts as a timer. In a plain queue with one shard these are
+// the claims whose leases end first, so leases that have expired, and those that are not extended, are among them.
+// Holders conflicts with nothing, and changes nothing. All results are of one moment.
 //
-// Reads, at snapshot: timers, claims by heartbeat, locks, and the requests of waiting receives.
+// Reads, at snapshot: timers, claims by heartbeat with their beats, locks, holds, and the requests of waiting receives.
+// Also the configuration and the pause (meta), unless the handle's copy is fresh.
 //
-// Errors: ErrCorrupt, ErrClosed, and the engine's.
+// Errors: ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
 	page, err := viewFor(ctx, a.q, func(v *view) (HoldersPage, error) { return inspection{v}.holders() })
 	return page, wrap("holders", err)
 }
 
-// holders is Holders at one version. It finds held lanes by their timers, and reads their locks and the requests of the
-// handles whose receives wait.
+// holders is Holders at one version. It finds held lanes by their timers, or keys held, and reads their locks, the
+// beats, and the requests of the handles whose receives wait.
 func (v inspection) holders() (page HoldersPage, err error) {
 	now, err := v.moment()
 	if err != nil {
@@ -572,9 +576,9 @@ func (v inspection) holders() (page HoldersPage, err error) {
 
 // heldLanes returns up to holdersLocks lanes under a claim, each once, with the index of its head. The field group is
 // the name of the lane. It finds them by timers of kind claim, and by the keys held of claims by heartbeat. It reads
-// the timers of whole groups first, shard by shard. Those of holds may be among them. Then it reads the timers of all
+// the timers of whole groups first (key timer). Those of holds may be among them. Then it reads the timers of all
 // templates together, in the order of their keys (key due). In a shard of a template the lease that ends first comes
-// first. more says that there are timers that it has not read.
+// first. more says that there are, or may be, timers that it has not read.
 func (v inspection) heldLanes() (held []head, more bool, err error) {
 	seen := map[string]bool{}
 	note := func(t timerRow) (enough bool) {

@@ -70,8 +70,8 @@ type groupCounts struct {
 	hinted                 map[string]hintSays // what the first hints lead to, by lane
 }
 
-// head is a group and the index of its head, as of when the hint or timer was written. Where a comment says so, group
-// is the name of another lane.
+// head is a group and the index of its head, as of when the hint or timer was written. With RoundRobin the index may be
+// the group's place instead. Where a comment says so, group is the name of another lane.
 type head struct {
 	group string
 	index int64
@@ -182,11 +182,12 @@ type timerRow struct {
 	head int64    // index of the group's first item when the timer was written
 }
 
-// firstTimers reads the timers of a packed template, the first due first, page by page, and calls each with up to limit
-// of them. It ends early when each reports that it has enough. The timer of a beat is not passed to each. Instead each
-// gets the handle's claims by heartbeat (keys held), as timers that are due when the beat is. more says that there are,
-// or may be, further timers. With several shards, if there are more than limit timers, an equal part of limit is read
-// of each.
+// firstTimers reads the timers of a packed template in the order of their keys, page by page, and calls each with up to
+// limit of them. That is the order in which they are due. But with retroactive delay the timers with the time of an
+// enqueue come behind all others. It ends early when each reports that it has enough. The timer of a beat is not passed
+// to each. Instead each gets the handle's claims by heartbeat (keys held), as timers that are due when the beat is.
+// more says that there are, or may be, further timers. With several shards the timers are passed in the order in which
+// they are due, and if there are more than limit, an equal part of limit is read of each shard.
 func (v inspection) firstTimers(where string, limit int, each func(timerRow) (enough bool)) (more bool, err error) {
 	shards := v.keys.shards.all()
 	if shards == 1 {
@@ -371,7 +372,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 
 // pass reports whether a timer stands for no group of its own: its group is stopped by a mark, or was counted by its
 // hint or by an earlier hold. It notes a group that this timer counts, so that the next hold of the group, or its hint,
-// does not count it again.
+// does not count it again. It also counts the items of Lapsed.
 func (c *groupCounts) pass(t timerRow) bool {
 	p, isDue := t.key, t.key.index <= c.nowMS
 	// Each hold has a timer, and the group counts once.
@@ -422,9 +423,9 @@ const (
 
 // verify follows the first hints, as many as follows says, to their groups, and notes in hinted to which kind of group
 // each leads. A hint may be stale. It may also lead to a first item that is not due yet, because an ack leaves the next
-// item a hint without reading that item. passed is how many of these hints lead to no ready group. Those of marked
-// groups are not among them: see hints. verify reads the hints, and of each group the lock, those of intersecting
-// lanes, the first hold, the first item, and the rate (key pace).
+// item a hint without reading that item. passed is how many of these hints lead to no ready group, or to one that an
+// earlier hint has led to. Those of marked groups are not among them: see hints. verify reads the hints, and of each
+// group the lock, those of intersecting lanes, the first hold, the first item, and the rate (key pace).
 func (c *groupCounts) verify() (passed int64, err error) {
 	rows, _, err := c.rowsOf(c.keys.hintsOf(c.where), max(1, c.follows/int(c.keys.shards.all())))
 	if err != nil {
@@ -511,8 +512,8 @@ func (c *groupCounts) says(f *found) hintSays {
 }
 
 // weigh counts the keys of the items of the delayed groups in waiting, up to statsDeep of each. Each further delayed
-// group counts as one message. A group without items, or with a claim, has a stale timer, and is not delayed after all.
-// No item of a delayed group is in flight, unless items are claimed by themselves.
+// group counts as one message. A group without items, or with a claim or grant, has a stale timer, and is not delayed
+// after all. No item of a delayed group is in flight, unless items are claimed by themselves.
 func (c *groupCounts) weigh() error {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
@@ -553,9 +554,9 @@ func (c *groupCounts) longestWait(of []head) (longest time.Duration, err error) 
 	return longest, nil
 }
 
-// longestHold returns about how long the oldest claim has been held. It reads the locks of the statsHolds held groups
-// with the oldest first items. A claim is younger than the item that it was made for. So the oldest claim is most often
-// among them.
+// longestHold returns about how long the oldest claim has been held; 0 = there is none. It reads the locks (lock or
+// hold, and beat) of the statsHolds held groups with the oldest first items. A claim is younger than the item that it
+// was made for. So the oldest claim is most often among them.
 func (c *groupCounts) longestHold() (time.Duration, error) {
 	if len(c.claims) == 0 {
 		return 0, nil
@@ -764,10 +765,12 @@ func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 // Stats reads the counters and counts the groups, without a conflict or a change. With options that bound it Stats
 // reads less, and the bounded numbers may be too small.
 //
-// Reads, at snapshot: the counters, the pause of the queue, hints, timers, claims by heartbeat, marks, requests and
-// receipts. Of some groups also: the locks, the first item, its hold and the rate.
+// Reads, at snapshot: the counters, the pause of the queue, hints, timers, claims by heartbeat, beats, marks, requests
+// and receipts. Of some groups also: the locks, the first item, its hold, the rate, and how many items there are. Also
+// the configuration (meta), unless the handle's copy is fresh.
 //
-// Errors: *LimitError, *TemplateError, ErrOptions, ErrClosed, and the engine's.
+// Errors: *LimitError, *TemplateError, ErrOptions, ErrInvalidUTF8, ErrNoQueue, ErrCorrupt for the configuration,
+// ErrClosed, and the engine's.
 func (q *Queue) Stats(ctx context.Context, o StatsOptions) (Stats, error) {
 	asked, err := q.statsAsked(o)
 	if err != nil {
@@ -778,8 +781,8 @@ func (q *Queue) Stats(ctx context.Context, o StatsOptions) (Stats, error) {
 }
 
 // readStats is Stats in a transaction that may read other things too. It reads the counters, the pause of the queue,
-// hints, timers, claims by heartbeat, marks, requests and receipts. Of some groups it also reads the locks, the first
-// items and the rates.
+// hints, timers, claims by heartbeat, beats, marks, requests and receipts. Of some groups it also reads the locks, the
+// first items and holds, the rates, and the keys of the items.
 func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if !o.begun.IsZero() && time.Since(o.begun) > slowStats {
 		o.slow++

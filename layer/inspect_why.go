@@ -32,8 +32,8 @@ import (
 type Cause string
 
 // The causes. An explanation begins with the pause of the queue. Then come the locks, each with its claim, delay or
-// grant before its mark. Then come the item, the head, the items before it, and the rates. The last reason says whether
-// a receive may take the group.
+// grant before its mark. Then come the item, the head, the items before it, and the rates. If nothing of that keeps the
+// group, the last reason says whether a receive may take it.
 const (
 	// CauseGone: there is no such item, and no such dead letter: see ErrNoItem. An archived item is gone, too.
 	CauseGone Cause = "gone"
@@ -46,13 +46,15 @@ const (
 	CauseGroupHalted Cause = "group halted"
 	// CauseInFlight: the item was delivered to Owner, under Token, and is not acked yet. Left is the rest of the lease.
 	CauseInFlight Cause = "in flight"
-	// CauseGroupHeld: Owner holds the group, under Token, for other items. Left is the rest of the lease.
+	// CauseGroupHeld: Owner holds the group, under Token, for other items. In Blocked they may be any items. Left is
+	// the rest of the lease.
 	CauseGroupHeld Cause = "group held"
 	// CauseLeaseExpired: the lease of the group's last holder, Owner, expired -Left ago. The next receive or take that
 	// looks at the group takes over. Until then Owner may still ack under Token.
 	CauseLeaseExpired Cause = "lease expired"
-	// CauseExcluded: a claim excludes the template that was asked about. It is of an intersecting template, Where, or
-	// of the whole group if Where is nil. Owner has held it since Since, under Token. Left is the rest of the lease.
+	// CauseExcluded: a claim excludes the template, or the whole group, that was asked about. It is of an intersecting
+	// template, Where, or of the whole group if Where is nil. Owner has held it since Since, under Token. Left is the
+	// rest of the lease.
 	CauseExcluded Cause = "excluded"
 	// CauseHeadHeld: a claim of a single item, by an unordered receive or in a queue with a lease for each item, has
 	// the first item of the group. Owner has held it since Since, under Token. Left is the rest of the lease. Until
@@ -96,8 +98,9 @@ const (
 	CauseUnreachable Cause = "unreachable"
 )
 
-// Reason is a reason why an item is not being delivered. The comment of its Cause says which fields are set; the others
-// are zero.
+// Reason is a reason why an item is not being delivered. The comment of its Cause says which fields are set. In
+// addition each reason of Why about a claim has Since, Lease and Age, and each about a claim, delay, grant or mark has
+// Where. The other fields are zero.
 type Reason struct {
 	Cause Cause
 	// Count is a number of attempts, items, groups or handles: see Cause. More says that the counting stopped at Count.
@@ -141,11 +144,13 @@ const (
 // In a queue with facets the template says by whose receives. nil = receives of whole groups, or, if "*" is no view,
 // those by the first view.
 //
-// Reads, at snapshot: the item, the head of its group or lane, the pause of the queue, the locks that may keep them,
-// attempts, the rates, hints, timers, and the requests of waiting receives. If the item is not there: its dead letter.
+// Reads, at snapshot: the item, the head of its group or lane, the pause of the queue, the locks and holds that may
+// keep them, the beat of a claim by heartbeat, attempts, the rates, hints, timers, and the requests of waiting
+// receives. If the item is not there: its dead letter. Also the configuration (meta), unless the handle's copy is
+// fresh.
 //
-// Errors: ErrInvalidID, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's. A missing item is no
-// error: CauseGone.
+// Errors: ErrInvalidID, *TemplateError, *LimitError and ErrInvalidUTF8 for the template, ErrOptions, ErrCorrupt,
+// ErrNoQueue, ErrClosed, and the engine's. A missing item is no error: CauseGone.
 func (a Admin) Why(ctx context.Context, id ID, where Template) (Explanation, error) {
 	if err := checkID(id); err != nil {
 		return Explanation{ID: id}, wrap("why", err)
@@ -184,10 +189,11 @@ func (q *Queue) why(
 //
 // With a template it is the first message of the group that agrees with the template; nil = the first of the group.
 //
-// Reads, at snapshot: the key of the head, and then the keys that Why reads. If there is no head: the locks.
+// Reads, at snapshot: the key of the head, and then the keys that Why reads. If there is no head: the locks, and the
+// beat of a claim by heartbeat.
 //
-// Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the
-// engine's.
+// Errors: *LimitError and ErrInvalidUTF8 for the name or the template, *TemplateError, ErrOptions, ErrCorrupt,
+// ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Explanation, error) {
 	if err := checkGroup(group); err != nil {
 		return Explanation{}, wrap("why", err)
@@ -243,10 +249,10 @@ type explaining struct {
 func (x *explaining) add(r Reason) { x.reasons = append(x.reasons, r) }
 
 // explain adds all reasons why the item x.id is not delivered by receives of x.lane. If the item is not in its group,
-// absent adds the only reason. Otherwise explain reads the item, the head of the lane, the pause of the queue, the
-// locks that may keep the lane or have the item, and the attempts of item and head. It counts the keys of the items
-// before it, and reads the rates (key pace, and the field pace of meta). If nothing of that keeps the lane, ready looks
-// for the hint or timer that leads to it.
+// absent adds the only reason. If it is not in the lane, agrees does. Otherwise explain reads the item, the head of the
+// lane, the pause of the queue, the locks that may keep the lane or have the item (with holds and beats), and the
+// attempts of item and head. It counts the keys of the items before it, and reads the rates (key pace, and the field
+// pace of meta). If nothing of that keeps the lane, ready looks for the hint or timer that leads to it.
 func (x *explaining) explain() error {
 	items := x.keys.items(x.lane)
 	key := x.keys.item(x.id)
@@ -460,8 +466,8 @@ func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 
 // ready adds the reasons for a lane that a receive could take at once. led means: the lane has a lock, or another has
 // one that may keep it, and its timer leads there. Otherwise ready looks for the hint or timer that leads to the lane,
-// and adds CauseUnreachable if there is none. At last it reads the requests of handles whose receives wait: those for
-// any group (key request), and those for the group (key reqgroup).
+// and adds CauseUnreachable if there is none. If the lane is a whole group, it at last reads the requests of handles
+// whose receives wait: those for any group (key request), and those for the group and its other lanes (key reqgroup).
 func (x *explaining) ready(led bool, head parsedKey) error {
 	if !led {
 		older, more, found, err := x.olderHints(head)
@@ -479,7 +485,7 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 			x.add(Reason{Cause: CauseTurn, Count: older, More: more})
 		}
 	}
-	if lanes.IsPart(x.lane) { // receives by template come by themselves
+	if lanes.IsPart(x.lane) { // no requests are counted: see CauseReady
 		x.add(Reason{Cause: CauseReady, Where: x.keys.plan.TemplateOf(x.lane)})
 		return nil
 	}
