@@ -28,11 +28,12 @@ import (
 // An interrupted raise does no harm; the next Configure finishes the raise, whatever the change, or the next sweep.
 // Shards cannot be lowered (*LimitError).
 //
-// Reads and writes, with conflicts: the field config of meta. Also written: the wake keys of handles that wait. After a
-// change of MaxRate: pace keys are cleared, and hints or timers of their groups are set.
+// Reads and writes, with conflicts: the field config of meta. Reads, at snapshot: the requests of handles that wait.
+// Writes: their wake keys. After a change of MaxRate: pace keys are cleared, and hints or timers of their groups are
+// set.
 //
 // Errors: ErrOptions, *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this
-// library has written the configuration; ErrClosed, and the engine's.
+// library has written the configuration; ErrCorrupt if it cannot be read; ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	var now Config
 	version := int64(0)
@@ -44,7 +45,7 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 }
 
 // reconfigure is Configure without the hooks: it stores the configuration, then moves groups that wait by an old rate,
-// then finishes a raise of the shards. The version is 0 if nothing was stored.
+// then finishes a raise of the shards. The version is 0 if nothing was stored, or if that is not known.
 func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	if change == nil {
 		return Config{}, 0, fmt.Errorf("%w: no function that changes the configuration", ErrOptions)
@@ -67,8 +68,9 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 	return now.config.copied(), now.version, err
 }
 
-// configure stores the configuration as change leaves it, in the field config of meta, and returns it. It also touches
-// the wake keys of handles that wait. It conflicts with another change of the configuration only.
+// configure stores the configuration as change leaves it, in the field config of meta, and returns it. It also reads
+// the requests of handles that wait, at snapshot, and touches their wake keys. It conflicts with another change of the
+// configuration and with a drop only.
 func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (storedConfig, error) {
 	v := q.viewOf(ctx, guard.Configure.Reads(tx))
 	old, err := v.readStored()
@@ -106,7 +108,8 @@ type SetGroupStateOptions struct {
 // SetGroupState sets the state of a group without a live claim: bytes that holders keep with a group. An empty state
 // clears it. A claim with an expired lease does not count. SetGroupStateTx lists the keys.
 //
-// Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
+// Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrCorrupt if the lock cannot be read, ErrNoQueue, ErrClosed, and the
+// engine's; nothing was changed.
 func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
 	return a.act(ctx, VerbSetGroupState, &group, ID{}, func(ctx context.Context) (int, error) {
 		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.SetGroupStateTx(ctx, tx, group, state, o) })
@@ -117,7 +120,8 @@ func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o 
 // with Once.
 //
 // Reads: the lock, with a conflict. Conflicts: with claims, acks and other changes of the group's lock. Writes: the
-// state, and a write conflict on the lock.
+// state, and a write conflict on the lock. If a dead handle holds the group by its heartbeat, the handle's claims end:
+// their locks and timers are written, their held keys cleared, and the beat cleared or marked.
 func (a Admin) SetGroupStateTx(
 	ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions,
 ) error {
@@ -370,9 +374,9 @@ func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[Arch
 	}
 }
 
-// AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. For each group
-// it reads the lock and the head, and counts the items. A loop may end at any group. The loop must check the error of
-// each pair: an error is the last pair, with no group.
+// AllGroups lists groups as Groups does, page after page; o.Limit is the size of a page. It reads the keys that Groups
+// reads. A loop may end at any group. The loop must check the error of each pair: an error is the last pair, with no
+// group.
 func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupInfo, error] {
 	o.Where, o.After = maps.Clone(o.Where), own(o.After)
 	return func(yield func(GroupInfo, error) bool) {
@@ -390,7 +394,8 @@ func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupIn
 const itemsPage = 50
 
 // AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. It reads the
-// keys item, part and attempt. With a template it lists the items that agree with the template; nil = all.
+// keys item, part and attempt. With a template it lists the items that agree with the template, and reads their keys
+// lane, too; nil = all.
 //
 // A loop may end at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its
 // place. The loop must check the error of each pair: an error is the last pair, with no item. Errors: those of Peek,

@@ -26,9 +26,10 @@ import (
 // free is to write the hint of its head (or to conflict with the next enqueue if the lane is empty), when no lock keeps
 // the lane.
 //
-// Every operation also adds to counters (key count), and writes a row of changes (key change) if the queue keeps
-// changes. If it leaves a lane ready, it reads the requests, and wakes a handle whose receives wait (key wake). It has
-// a read conflict on the field dropped of meta, and in a transaction of its own it also writes a receipt.
+// If an operation changes what counters count, it adds to them (key count). If the queue keeps changes, a cancel, a
+// skip and an edit write a row of changes (key change). If an operation leaves a lane ready, it reads the requests, and
+// wakes a handle whose receives wait (key wake). It has a read conflict on the field dropped of meta, and in a
+// transaction of its own it also writes a receipt.
 //
 // Reads by w.read are at snapshot. A guard names a conflict, see package guard: guard.X.Get, guard.X.Reads and
 // w.guarded(guard.X) read with a read conflict, guard.X.Read adds one, and guard.X.Write adds a write conflict. operate
@@ -52,7 +53,7 @@ import (
 // CancelTx lists the keys that Cancel reads and writes.
 //
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, *LimitError, ErrCorrupt if a lock of the group cannot be read,
-// ErrClosed, and the engine's; nothing was changed then.
+// ErrNoQueue, ErrClosed, and the engine's; nothing was changed then.
 func (a Admin) Cancel(ctx context.Context, id ID) error {
 	return a.act(ctx, VerbCancel, &id.Group, id, func(ctx context.Context) (int, error) {
 		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) })
@@ -68,9 +69,10 @@ func (a Admin) Cancel(ctx context.Context, id ID) error {
 // lanes. If the item cannot be read, in a queue with templates: all locks of the group, with a conflict, and at
 // snapshot the first key of each lane and the item's key there.
 //
-// Writes: clears the item, its parts, its attempts and its keys lane. If the item is the head: clears its hint or
-// timer, and sets the hint of the next head. If the item is delayed for a retry, or an expired claim has it: clears or
-// changes that lock, with its timer.
+// Writes: clears the item, its parts, its attempts and its keys lane, and a write conflict on the lock. If the item is
+// the head: clears its hint or timer, and sets the hint of the next head. If the item is delayed for a retry, or an
+// expired claim has it: clears or changes that lock, with its timer. If the first item of the expired claim is another:
+// its attempts, or its dead letter, or the halt of the group.
 func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
@@ -95,7 +97,8 @@ type SkipOptions struct {
 // Reads: as CancelTx, and, at snapshot, the attempts of the head, and receipts, to compare the clocks of the handles.
 // Writes: as CancelTx, but the parts stay, and the dead letter is set.
 //
-// Errors: as Cancel's; ErrNoItem if the group is empty; ErrInvalidUTF8, and *LimitError for By and Reason.
+// Errors: as Cancel's; ErrNoItem if the group is empty; ErrChanged if another item than o.Head is the head;
+// ErrInvalidUTF8, and *LimitError for By and Reason.
 func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
 	var id ID
 	a.by = cmp.Or(o.By, a.by)
@@ -155,8 +158,8 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 //
 // ReplaceTx lists the keys that Edit reads and writes.
 //
-// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers;
-// *LimitError and ErrInvalidUTF8 as Enqueue's.
+// Errors: as Cancel's; those of change; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but
+// body and headers; *LimitError and ErrInvalidUTF8 as Enqueue's.
 func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
 	return a.act(ctx, VerbEdit, &id.Group, id, func(ctx context.Context) (int, error) {
 		return 1, reveal(a.q.onceTx(ctx, func(tx kv.Tx) error { return a.edit(ctx, tx, id, change) }))
@@ -192,8 +195,8 @@ type waiting struct {
 // commit.
 //
 // It also reads the item, and the keys of the heads of its lanes, at snapshot. The error is ErrNoItem if the item is
-// not there, and ErrInFlight if a claim whose lease lasts has it. An error means that nothing was written, except that
-// claims of a dead handle by heartbeat may have ended.
+// not there, ErrInFlight if a claim whose lease lasts has it, and ErrCorrupt if a lock cannot be read. An error means
+// that nothing was written, except that claims of a dead handle by heartbeat may have ended.
 func (w *txn) waitingItem(id ID) (i waiting, err error) {
 	lockKey := w.keys.lock(id.Group)
 	own, value, head := guard.ItemLock.Get(w.tx, lockKey), w.read.Get(w.keys.item(id)), w.head(id.Group)
@@ -285,9 +288,9 @@ func besideUnreadable(w *txn, i *waiting, id ID, claims []heldLane) ([]heldLane,
 }
 
 // unstick ends the claim, stuck, whose lease has expired and which has the item. It writes as the next receive would
-// (the lock, its timer, the attempts of the claim's first item), but never makes the item a dead letter. free has the
-// lane of the claim if no mark stops it and the item is not its head: the caller must set that lane free. nil = there
-// is none.
+// (the lock, its timer, the attempts of the claim's first item), but never makes the item id a dead letter. If another
+// item is the first of the claim, that item may become a dead letter, or halt the group. free has the lane of the claim
+// if no mark stops it and the item is not its head: the caller must set that lane free. nil = there is none.
 func (w *txn) unstick(i *waiting, id ID) (free []string, err error) {
 	if i.stuck == nil {
 		return nil, nil
@@ -539,9 +542,10 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 // error ends unmarkAll. The parameter most bounds the lanes (see eachPart). old is a mark that was removed: that of the
 // group, or else the first; nil = none. next is the key at which the next call must begin; nil = there are no more.
 //
-// It finds the lanes by the keys mark, because the locks of the lanes in flight may be many and large. It begins with
-// the mark whose key is from; nil = the first. For each it reads and writes the lock, and clears the key mark. A lane
-// that no holding keeps is set free. After a halt the attempts of its head are cleared.
+// It finds the lanes by the keys mark, because the locks of the lanes in flight may be many and large. It reads these
+// keys with a conflict, and adds a read conflict on all locks of the group. It begins with the mark whose key is from;
+// nil = the first. For each it reads and writes the lock, and clears the key mark. A lane that no holding keeps is set
+// free, and after a halt the attempts of its head are cleared.
 func (w *txn) unmarkAll(
 	group string, allow func(m *rec.Mark) error, whole bool, from []byte, most int,
 ) (old *rec.Mark, next []byte, err error) {
@@ -596,7 +600,7 @@ func (w *txn) unmarkAll(
 // RescheduleTx lists the keys that Reschedule reads and writes.
 //
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrOptions if the message joins its group when it is due, ErrCorrupt,
-// *LimitError, ErrClosed, and the engine's; nothing was changed then.
+// *LimitError, ErrNoQueue, ErrClosed, and the engine's; nothing was changed then.
 func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 	ctx, w := q.observe(ctx, Operation{Verb: VerbReschedule, ID: id})
 	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.RescheduleTx(ctx, tx, id, at) })
@@ -615,7 +619,8 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 // conflict.
 //
 // Writes: the item, and a write conflict on the lock. If the item is the head of a group that is not held: its timer
-// and its hint. If an expired claim has the item: the lock and timer of the claim, and the attempts of its first item.
+// and its hint. If an expired claim has the item: the lock and timer of the claim, and the attempts of its first item,
+// or the dead letter of that item if it is another.
 func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)
@@ -639,8 +644,8 @@ func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time)
 //
 // ReplaceTx lists the keys that Replace reads and writes.
 //
-// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's;
-// nothing was changed then.
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrClosed, and the
+// engine's; nothing was changed then.
 func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[string]string) error {
 	ctx, w := q.observe(ctx, Operation{Verb: VerbReplace, ID: id})
 	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.ReplaceTx(ctx, tx, id, body, headers) })
@@ -649,13 +654,14 @@ func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[str
 
 // ReplaceTx replaces in the caller's transaction. The caller must handle an unknown commit, as for RescheduleTx.
 //
-// Reads: the lock, with a conflict; the item, its parts and the key of the head, at snapshot. In a queue with facets
-// also: the locks of the item's lanes, with a conflict on all locks of the group, and, if a facet changes, the first
-// and the last key of each lane that the item joins. If an expired claim has the item, the claim ends.
+// Reads: the lock, with a conflict; the item, its parts and the key of the head, at snapshot. In a queue with
+// templates, unordered receives or lease_per=item also: the locks of the item's lanes, with a conflict on all locks of
+// the group, and the heads of these lanes. If a facet changes, the first and the last key of each lane that the item
+// joins, with a conflict on the last. If an expired claim has the item: the attempts of the claim's items.
 //
 // Writes: the item and its parts, and a write conflict on the lock. If a facet changes: the keys lane of the lanes that
 // the item leaves and joins, and hints of those of which it is, or was, the first. If a claim ends: its lock and timer,
-// and the attempts of its first item.
+// and the attempts of its first item, or the dead letter of that item if it is another.
 func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, headers map[string]string) error {
 	if err := checkID(id); err != nil {
 		return wrap("replace", err)

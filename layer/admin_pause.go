@@ -91,7 +91,7 @@ func (w *txn) pauseMark(by, reason string) (rec.Mark, error) {
 //
 // PauseGroupTx lists the keys that PauseGroup reads and writes.
 //
-// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
+// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
 	a.by = cmp.Or(o.By, a.by)
 	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, s *markedStep) (markedStep, error) {
@@ -103,7 +103,8 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 // lanes or messages that are held or delayed is too much for that: the error is then a *LimitError, and PauseGroup does
 // it in steps. The caller must handle an unknown commit, for example with Once.
 //
-// Reads: the lock, with a conflict; with Force, the locks of all lanes of the group.
+// Reads: the lock, with a conflict; with Force, the locks of all lanes of the group, with a conflict, and the heads of
+// the lanes whose claims end, with their attempts.
 //
 // Writes: the lock and the key mark of the group. A delay or grant of the group ends: clears its timer and the key
 // grant. With Force, clears the locks of the ended claims, or leaves their marks in them, clears their timers, and sets
@@ -198,7 +199,7 @@ func (w *txn) sawToken(group string, seen int64) error {
 //
 // ResumeGroupTx lists the keys that ResumeGroup reads and writes.
 //
-// Errors: ErrNotPaused, ErrChanged, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
+// Errors: ErrNotPaused, ErrChanged, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
 	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, s *markedStep) (markedStep, error) {
 		return resumeGroup(ctx, a, tx, group, o, s, most)
@@ -214,7 +215,8 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 // lease_per=item also: the marks of the group, with a conflict on all locks of the group.
 //
 // Writes: clears the lock, or leaves a claim in it, and clears the key mark. If the group is not held, sets the hint of
-// the head. After a halt, clears the head's attempts.
+// the head, and after a halt clears the head's attempts. In a queue with templates, unordered receives or
+// lease_per=item it writes the same keys of each marked lane.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
 	done, err := resumeGroup(ctx, a, tx, group, o, nil, allLanes)
 	if err != nil {
@@ -307,9 +309,9 @@ func stepMark(
 // Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its
 // receives wait or return nothing. Pause returns the pause in force: an earlier pause stays as it is.
 //
-// Reads and writes the field paused of meta. Pause conflicts with Pause and Resume of the queue only.
+// Reads and writes the field paused of meta. Pause conflicts with Pause, Resume and a drop of the queue only.
 //
-// Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+// Errors: ErrOptions for Force and Token, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 	defer a.q.followed.forget()
 	a.by = cmp.Or(o.By, a.by)
@@ -346,17 +348,17 @@ func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error
 
 // Resume ends the pause of the queue, returns the ended pause, and wakes waiting receives.
 //
-// Reads and clears the field paused of meta, and reads the requests of waiting receives. Resume conflicts with Pause
-// and Resume of the queue only.
+// Reads and clears the field paused of meta. Reads the requests of waiting receives, at snapshot, and touches their
+// wake keys. Resume conflicts with Pause, Resume and a drop of the queue only.
 //
-// Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
+// Errors: ErrNotPaused, ErrChanged, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {
 	defer a.q.followed.forget()
 	return a.actMark(ctx, VerbResume, func(tx kv.Tx) (Mark, error) { return a.resume(ctx, tx, o) })
 }
 
 // resume is Resume in a transaction. It reads and clears the field paused of meta, and wakes the handles whose receives
-// wait. It conflicts with Pause and Resume of the queue only.
+// wait. It conflicts with Pause, Resume and a drop of the queue only.
 func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, error) {
 	q := a.q
 	var was rec.Mark
@@ -380,9 +382,9 @@ func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, err
 
 // Paused returns the pause of the queue; paused is false if there is none.
 //
-// Reads, at snapshot: the field paused of meta.
+// Reads, at snapshot: the field paused of meta, and the configuration if the handle's copy is old.
 //
-// Errors: ErrClosed, and the engine's.
+// Errors: ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) {
 	m, err := viewFor(ctx, a.q, (*view).readPause)
 	if err != nil || m == nil {
@@ -423,15 +425,16 @@ type Holder struct {
 	Outstanding int   // items delivered and not acked
 }
 
-// ForceRelease takes a group from its holder. The group is then ready, or paused if it was paused during the claim. The
-// claim is lost from then on, whatever is left of the lease, and the next claim has a greater token. The holder learns
-// of the loss at the next ack, nack or extend (ErrClaimLost); until then the handler may still be running. No attempt
-// is counted unless o says so.
+// ForceRelease takes a group from its holder. The group is then ready, or paused if it was paused during the claim, or
+// halted if that follows from the counted attempt. The claim is lost from then on, whatever is left of the lease, and
+// the next claim has a greater token. The holder learns of the loss at the next ack, nack or extend (ErrClaimLost);
+// until then the handler may still be running. No attempt is counted unless o says so.
 //
 // ForceReleaseTx lists the keys that ForceRelease reads and writes.
 //
-// Errors: ErrNotHeld, ErrClaimLost if the claim has another token than o.Token, ErrOptions, ErrClosed, and the
-// engine's; after an error nothing was changed.
+// Errors: ErrNotHeld; ErrClaimLost if the claim has another token than o.Token, or if o.Hold is set and the queue has
+// no claims of single items; ErrOptions, ErrInvalidID, *TemplateError, *LimitError, ErrInvalidUTF8, ErrCorrupt,
+// ErrNoQueue, ErrClosed, and the engine's; after an error nothing was changed.
 func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
 	var h Holder
 	err := a.act(ctx, VerbForceRelease, &group, ID{}, func(ctx context.Context) (n int, err error) {
@@ -445,11 +448,12 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 
 // ForceReleaseTx releases in the caller's transaction. The caller must handle an unknown commit, for example with Once.
 //
-// Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if the group is
-// empty; attempts.
+// Reads: the lock (of a single item the hold), with a conflict; the key of the head at snapshot, with a conflict on the
+// whole group if the group is empty; attempts. If the item becomes a dead letter, also the item and receipts.
 //
-// Writes: clears the lock, or leaves a mark in it, and clears its timer. Without a mark, sets the hint of the head.
-// With CountAttempt, also the attempts of the claim's first item, or its dead letter, or the halt of the group.
+// Writes: clears the lock, or leaves a mark in it, and clears its timer (or held key). Without a mark, sets the hint of
+// the head, and after an unordered claim of a single item the item's key lane. With CountAttempt, also the attempts of
+// the claim's first item, or its dead letter, or the halt of the group.
 func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
@@ -521,11 +525,13 @@ type RetryOptions struct {
 // RetryNow ends the delay of a group which waits for a retry, or whose head is delayed, so that the group is ready at
 // once.
 //
-// Reads: the lock, with a conflict; the head and its attempts. Writes: clears the lock and its timer, or sets the head,
-// due now, and clears its timer; and sets the hint of the head.
+// Reads: the lock, with a conflict; the head and its attempts. If the head is delayed, in a queue with templates,
+// unordered receives or lease_per=item also the locks of the head's lanes, with a conflict on all locks of the group.
+// Writes: clears the lock and its timer; if the head is delayed, sets the head, due now, clears its timer, and sets the
+// hints of its other lanes; and sets the hint of the head. Also a write conflict on the lock.
 //
-// Errors: ErrNotDelayed, ErrChanged, *TemplateError, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the
-// engine's.
+// Errors: ErrNotDelayed, ErrChanged, *TemplateError, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrNoQueue, ErrClosed,
+// and the engine's.
 func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error {
 	return a.act(ctx, VerbRetryNow, &group, o.Head, func(ctx context.Context) (int, error) {
 		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.retryNow(ctx, tx, group, o) })

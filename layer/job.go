@@ -98,9 +98,9 @@ type page struct {
 }
 
 // eachPage runs the job j, whose steps go through a range of keys, page by page. visit gets the rows of a page, read at
-// snapshot, and whether there may be more behind them. It returns how many rows it has cleared. A page may be empty,
-// and if its transaction is repeated visit gets it again. passed gets the numbers of the rows of a page and of those
-// cleared, and ends the job by returning true. name is the name of the rows in errors.
+// snapshot, and whether there may be more behind them. It returns how many rows it has cleared. A page may be empty. If
+// its transaction is repeated, visit gets the page again, perhaps without its last rows. passed gets the numbers of the
+// rows of a page and of those cleared, and ends the job by returning true. name is the name of the rows in errors.
 func eachPage(
 	j job[page], of kv.KeyRange, name string,
 	visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error),
@@ -255,8 +255,8 @@ func (p *purger) clearUnreadable() error {
 }
 
 // unreadableSections returns the ranges of keys in which a purge by force looks for unreadable rows. A purge of the
-// queue looks at all keys of the queue. A purge of one group looks at all keys that begin with the group: not at hints
-// (ready, open), timers and dedup entries.
+// queue looks at all keys of the queue. A purge of one group looks at all keys that begin with the group. Hints (ready,
+// open), timers (timer, due), held keys, grants and dedup entries of the group do not.
 func (p *purger) unreadableSections() []kv.KeyRange {
 	if p.o.Group == nil {
 		return []kv.KeyRange{p.q.keys.all()}
@@ -279,7 +279,8 @@ func (p *purger) unreadableSections() []kv.KeyRange {
 }
 
 // unreadable clears hints (ready, open, kept), timers (timer, due, held), requests and grants which cannot be read. It
-// reads all of them, so a sweep of many (Every) does so only if the handle has met an unreadable row.
+// reads all of them, so a sweep of many (Every) does so only if the handle has met an unreadable row. See clearFrom for
+// the conflicts, and leadAgain for the keys that are set instead.
 func (s *sweeper) unreadable() error {
 	if s.o.Every > 0 && s.q.unreadable.Load() == 0 {
 		return nil
@@ -301,10 +302,10 @@ func (s *sweeper) unreadable() error {
 // makes the lane or heartbeat to which the row led findable again: see leadAgain. The fields of meta in keptMeta stay,
 // even if their values cannot be read.
 //
-// Footprint, per row cleared: a read conflict on the row. If its item is gone: a read conflict on the item, and for a
-// part also on the dead letter and the archived item of the same id. If the row leads to a lane: a read conflict on the
-// lane's lock, a write conflict on the group's lock, and what leave reads if the lane has no lock. If it leads to a
-// heartbeat: a read conflict on the beat.
+// Footprint, per part, lane key, hold and attempt record, cleared or not: a read conflict on its item. If a part has no
+// item, also on the dead letter and the archived item of the same id. Per row cleared: a read conflict on the row. If
+// the row leads to a lane: a read conflict on the lane's lock, a write conflict on the group's lock, and what leave
+// reads if the lane has no lock. If it leads to a heartbeat: a read conflict on the beat.
 func clearFrom(w *txn, rows []kv.KV) (cleared int64, err error) {
 	for _, row := range rows {
 		p, err := w.keys.parse(row.Key)
@@ -378,8 +379,8 @@ func ownerless(w *txn, p parsedKey) (bool, error) {
 
 // leadAgain makes the lane of a cleared row findable, from the lane's lock, which it reads with a conflict. Without a
 // lock the lane's head gets a hint. With a lock, leadAgain writes the mark if the lock has one, and the timer (or held
-// key) of its holding. If the row is a beat, or the timer of a beat, see beatAgain. A row of any other name leads to no
-// lane, and leadAgain does nothing.
+// key) of its holding. If the lock cannot be read, leadAgain does nothing. If the row is a beat, or the timer of a
+// beat, see beatAgain. A row of any other name leads to no lane, and leadAgain does nothing.
 func leadAgain(w *txn, p parsedKey) error {
 	switch p.name {
 	case nameTimer:

@@ -67,8 +67,9 @@ func (f *ArchiveFilter) matches(completedMS int64) bool {
 // ArchiveOptions say which archived items to list. The zero value lists the first 100.
 type ArchiveOptions struct {
 	ArchiveFilter
-	// After is the item behind which the page begins: ArchivePage.Next of the previous page. If After has been swept
-	// since, everything finished earlier has been swept, too, and the page begins with the oldest item left.
+	// After is the item behind which the page begins: ArchivePage.Next of the previous page. With Group, After need not
+	// be there any more. Without Group, if After has been swept since, everything finished earlier has been swept, too,
+	// and the page begins with the oldest item left.
 	After *ID
 	// Limit is the number of items of a page, up to MaxBatch; 0 = 100.
 	Limit int
@@ -99,8 +100,11 @@ type ArchivePage struct {
 // conflicts with nothing and changes nothing. Archive runs as many short transactions at batch priority as filling the
 // page takes.
 //
-// Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrCorrupt if After names an item that cannot be read,
-// ErrClosed, and the engine's.
+// Reads, at snapshot: with Group the keys archive of the group, otherwise the entries (archived) and the keys archive
+// that they name; with Bodies also the parts.
+//
+// Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrNoQueue, ErrClosed, and the engine's; without Group
+// ErrCorrupt if After names an item that cannot be read.
 func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
 	q := a.q
 	list, err := newListPage[ArchivedItem](o.Limit, "items")
@@ -224,7 +228,9 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 	return w, err
 }
 
-// place finds where the walk begins and ends, at the version of v. Items finished later are not part of the walk.
+// place finds where the walk begins and ends, at the version of v. Items finished later are not part of the walk. It
+// reads the last key of the group's archived items (archive), or the last entry's (archived): the end. For the begin
+// see placeBehind and seek.
 func (w *archiveWalk) place(v *view, after *ID) error {
 	keys := v.keys
 	section := keys.section(nameArchived)
@@ -258,7 +264,8 @@ func (w *archiveWalk) place(v *view, after *ID) error {
 }
 
 // placeBehind begins the walk behind an item, in the order of completion. It reads the archived item (archive), whose
-// value names its entry, and the entry (archived). If one of them was swept, the walk begins with the oldest entry.
+// value names its entry, and the entry (archived). If one of them was swept, the walk begins with the oldest entry. If
+// the entry cannot be read, the walk begins behind it. If the item cannot be read, the error wraps ErrCorrupt.
 func (w *archiveWalk) placeBehind(v *view, after ID) error {
 	key := v.keys.archive(after)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -342,8 +349,10 @@ func (w *archiveWalk) read(v *view, limit int) (archiveStep, error) {
 	return s, nil
 }
 
-// readEntries reads the items that entries name, up to limit items. rows are the next entries, up to limit. If an entry
-// has more items than the step has room for, the next step begins with this entry and skips the items already read.
+// readEntries reads the items (archive) that entries (archived) name, up to limit items. rows are the next entries, up
+// to limit. If an entry has more items than the step has room for, the next step begins with this entry and skips the
+// items already read. The walk ends at an entry that is archiveSkew or more after the filter's Before. An entry that
+// cannot be read, and an item that is gone, are left out.
 func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep, error) {
 	s := archiveStep{archivePlace: archivePlace{begin: w.begin, skip: w.skip, ended: len(rows) < limit}}
 	if len(rows) > 0 && !bytes.Equal(rows[0].Key, w.begin.Key) {
@@ -410,8 +419,9 @@ func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 
 // add adds an archived item to the step s if the filter chooses the item. row is its row in archive, which the caller
 // has read: add reads no key. An item that was finished after the walk had begun (until) is left out, and so is a row
-// with a key that cannot be read. An item with a value that cannot be read is added with Err, whatever the filter's
-// times. If the filter has a group, add notes the item in s.last; otherwise looked does. The error is always nil.
+// with a key that cannot be read. An item with a value that cannot be read is added with Err. If its time of completion
+// cannot be read either, it is added whatever the filter's times. If the filter has a group, add notes the item in
+// s.last; otherwise looked does. The error is always nil.
 func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 	p, err := v.keys.parse(row.Key)
 	if v.skipsRow(err) {
@@ -457,7 +467,7 @@ type ReplayOptions struct {
 type ReplayReport struct {
 	Scanned    int64 // archived items looked at
 	Done       int64 // enqueued again; in a dry run: would be
-	Unreadable int64 // chosen, and not readable: Archive lists each with the reason
+	Unreadable int64 // chosen, and not readable: Archive with Bodies lists each with the reason
 	// Last is the last item replayed or passed over; nil = none. Pass Last as After to continue. If kv.MaybeCommitted
 	// of the error is true, items behind Last may be replayed, too: look for them first.
 	Last *ID
@@ -480,8 +490,12 @@ const replayBytes = 1 << 20
 //
 // After an error, the report says what was done before. If kv.MaybeCommitted of the error is true, the last step may be
 // done, too. The caller must then look for messages whose ReplayHeader names an item behind Last, before it continues:
-// otherwise items are enqueued twice. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
-// ErrClosed, and the engine's.
+// otherwise items are enqueued twice.
+//
+// Reads the keys that Archive with Bodies reads, at snapshot; EnqueueTx lists the other keys.
+//
+// Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrNoQueue, ErrClosed, and the engine's; as of Archive
+// ErrCorrupt for After.
 func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	if o.DryRun {
 		report, err := a.q.replay(ctx, f, o)
@@ -576,8 +590,8 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 }
 
 // choose makes the messages of the items in r.step, and counts them in r.done and r.unreadable. It reads their parts.
-// If the items are too many for a transaction or for the limit, e is nil, and fit is how many are not: the caller must
-// read again, fit items.
+// If the items are too many for a transaction or for the limit, e is nil: the caller must read again, at most fit
+// items.
 func (r *replayStep) choose(v *view) (e *enqueuing, fit int, err error) {
 	r.done, r.unreadable = 0, 0
 	e = &enqueuing{redriven: true}

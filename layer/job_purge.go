@@ -27,9 +27,9 @@ type PurgeOptions struct {
 	// Force ends claims, and removes the items in flight, too. Without Force the items in flight stay. Force also
 	// clears the rows of the group, or of the queue, that cannot be read: see PurgeReport.Unreadable.
 	//
-	// A message enqueued after the purge began stays. If a claim holds the message together with items that the purge
-	// removes, the claim ends, and the message is delivered again. Two workers may then handle it at the same time;
-	// only one can ack.
+	// A message enqueued after the purge came to its group stays. If a claim holds the message together with items that
+	// the purge removes, the claim ends, and the message is delivered again. Two workers may then handle it at the same
+	// time; only one can ack.
 	Force bool
 	// Progress, if not nil, is called after each step with the report so far.
 	Progress func(PurgeReport)
@@ -71,12 +71,13 @@ const (
 // A purge of the queue removes all items in one transaction if no group is in flight, waits for a retry or is paused,
 // if there are no dead letters, no archive and no changes for subscriptions (Config.Changes), and if no other
 // transaction changes the queue at the same time. Otherwise Purge works in steps at batch priority, group by group in
-// the order of their names. Each step is short whatever the depth, and conflicts only with claims of the groups that it
-// purges. To continue a stopped purge, run it again.
+// the order of their names. Each step is short whatever the depth. It conflicts with calls that change or claim the
+// groups that it purges, with enqueues whose dedup id is remembered, and with other purges and a drop. To continue a
+// stopped purge, run it again.
 //
 // If Purge returns an error, the report says what was done before the error.
 //
-// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	var report PurgeReport
 	err := a.act(ctx, VerbPurge, o.Group, o.Head, func(ctx context.Context) (n int, err error) {
@@ -86,8 +87,9 @@ func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	return report, err
 }
 
-// purge does the work of Purge. It checks the options, clears the states and the used rates of the groups, and removes
-// the items in steps. With Force it then clears the rows that cannot be read.
+// purge does the work of Purge. It checks the options, clears the states (state) and the used rates (pace) of the
+// groups, and removes the items in steps: it clears item, part, attempt and lane, ends holdings (lock, hold, timer,
+// due, held, grant), and sets or clears hints (ready, open). With Force it then clears the rows that cannot be read.
 func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	switch {
@@ -177,9 +179,11 @@ type purged struct {
 
 // purgeStep is one attempt of a step.
 //
-// Footprint, per group: a read and a write conflict on the lock. If the group has no holding and is empty now, also a
-// read conflict on the whole group. If each group is one lane, after a few conflicts (purgePatience) the step leaves a
-// hint instead of that conflict, because otherwise a stream of enqueues could hold up the purge.
+// Footprint: a read conflict on the note of the purge (purged, or meta). Per group: a read and a write conflict on the
+// lock. If the group has no lock and is empty now, also a read conflict on the whole group. If each group is one lane,
+// after a few conflicts (purgePatience) the step leaves a hint instead of that conflict, because otherwise a stream of
+// enqueues could hold up the purge. purgeLanes, wide and whole have more conflicts. A group whose holder's heartbeat is
+// over: see endBeat.
 type purgeStep struct {
 	*txn
 	p       *purger
@@ -196,10 +200,11 @@ type purgeRun struct {
 	unreadable []ID              // of the items that cannot be read, so that their lanes are not known
 }
 
-// run does the step from place.next on, and moves place. It notes the time of the purge (purged, or meta), which voids
-// earlier dedup entries, and then removes items in one of three ways. whole removes all items of the queue at once, if
-// the purge has just begun. wide removes purgeStride items of a large group. narrow removes up to width items, of one
-// or more groups. whole and wide remove nothing if they cannot be used.
+// run does the step from place.next on, and moves place. It extends claims of the handle itself that have ended by its
+// wall clock alone (keepOwn), and notes the time of the purge (purged, or meta), which voids earlier dedup entries.
+// Then it removes items in one of three ways. whole removes all items of the queue at once, if the purge has just
+// begun. wide removes purgeStride items of a large group. narrow removes up to width items, of one or more groups.
+// whole and wide remove nothing if they cannot be used.
 func (s *purgeStep) run(width int) error {
 	if err := checkHead(s); err != nil {
 		return err
@@ -319,10 +324,10 @@ func (s *purgeStep) held(r *purgeRun) (held *rec.Record, keeps bool, err error) 
 	return held, keeps, err
 }
 
-// states clears the states (state) of the purged groups, with or without items. Groups in flight keep theirs, unless
-// Force is set.
+// states clears the states (state) of the purged groups, with or without items. Unless Force is set, groups in flight
+// keep theirs, and so do groups whose lock cannot be read. A group whose unreadable lock Force has cleared gets a hint.
 //
-// Footprint, per group: a read and a write conflict on the lock.
+// Footprint, per group: a read and a write conflict on the lock; for a hint also what leave reads.
 func (p *purger) states() error {
 	return p.besides(nameState, &p.report.States, func(s *purgeStep, r *purgeRun, l *rec.Record) error {
 		// If an unreadable lock is gone now, nothing leads to the group.
@@ -333,10 +338,12 @@ func (p *purger) states() error {
 	})
 }
 
-// paces clears the used rates (pace) of the purged groups. A group which waits for the rate becomes ready: it gets a
-// hint. Groups in flight keep theirs, unless Force is set.
+// paces clears the used rates (pace) of the purged groups. A group with items and no lock gets a hint, because it may
+// have waited for the rate. Unless Force is set, groups in flight keep theirs, and so do groups whose lock cannot be
+// read.
 //
-// Footprint, per group: a read and a write conflict on the lock.
+// Footprint, per group: a read and a write conflict on the lock; the first item's key, and for a hint its attempts, at
+// snapshot.
 func (p *purger) paces() error {
 	return p.besides(namePace, new(int64), func(s *purgeStep, r *purgeRun, l *rec.Record) error {
 		if l != nil {
@@ -440,9 +447,12 @@ func (s *purgeStep) purge(r *purgeRun) error {
 }
 
 // wide removes the items of a group from first up to (not including) the key end, which are purgeStride items. It
-// clears them, their parts and their attempts by ranges, without reading them. If something in between must stay, wide
-// does nothing and returns false. That is a live claim, or a dead letter or an archived item, whose parts lie among
-// those of the items. In a queue with other lanes than groups wide does nothing either.
+// clears them, their parts and their attempts by ranges, without reading them, and adds a read conflict on the range of
+// the items. It ends the group's holding and leaves the group findable, as purge does.
+//
+// wide removes nothing and returns false if the group has a live claim, or (without Force) a lock that cannot be read.
+// So it does if a dead letter or an archived item is in between, because its parts lie among those of the items, and in
+// a queue with other lanes than groups.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	if !s.keys.plan.IsPlain() {
 		return false, nil // the keys of the lanes are known by the items alone
@@ -496,10 +506,10 @@ func (s *purgeStep) noteRemoved(group string, n int) {
 	s.changePurged(group, n)
 }
 
-// end ends the holding of the group in the record r, and returns whether the group is then free. It clears or rewrites
-// the lock, and clears the timer (or held key) and the grant of the holding. These stay: a live claim without Force, a
-// mark, and a grant unless the whole group goes. inHand is the result of inHand for r. whole means: no item of the
-// group is left.
+// end ends the holding of the group (or of another lane) in the record r, and returns whether the group is then free.
+// It clears or rewrites the lock, and clears the timer (or held key) and the grant of the holding. These stay: a live
+// claim without Force, a mark, and a grant unless the whole group goes. inHand is the result of inHand for r. whole
+// means: no item of the group is left.
 func (s *purgeStep) end(group string, r *rec.Record, inHand, whole bool) (free bool) {
 	switch cond := r.At(s.nowMS); {
 	case cond == rec.Unheld:
@@ -514,7 +524,8 @@ func (s *purgeStep) end(group string, r *rec.Record, inHand, whole bool) (free b
 }
 
 // leave makes a group findable whose items from first on are gone, and clears the hint (ready) of first. If the group
-// is free, its new head gets a hint, or leave adds a read conflict on the empty group. A group that is not free is
+// is free, its new head gets a hint, or leave adds a read conflict on the empty group. But after more than
+// purgePatience conflicts a free group gets the hint of first, without a look at its head. A group that is not free is
 // found when its holding or mark ends. whole means: no item of the group is left.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
@@ -539,7 +550,9 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 // those of the items. No other transaction may change the queue at the same time. Otherwise the purge works group by
 // group. Example: a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
 
-// whole removes all items of the queue with their parts, attempts, hints and timers, or does nothing and returns false.
+// whole removes all items of the queue with their parts, attempts, lane keys, hints (ready, open) and timers (timer,
+// due), or does nothing and returns false. The timers of heartbeats go too: the next move of the beat, or the next
+// claim that joins it, sets its timer again.
 //
 // Footprint: read conflicts on all items and on all records; write conflicts on both. So an item or a claim that is
 // committed at the same time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails
@@ -612,8 +625,9 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 // of several lanes or under holds, and any lane may have lost its head. So purgeLanes ends every holding that concerns
 // the run, except the claims that must stay, and makes each lane of a removed item findable again.
 //
-// Footprint: read conflicts on the locks of the group and of the items' lanes, and on the holds from the first item of
-// the run to the last; a write conflict on the lock of the whole group, which every claim reads.
+// Footprint: read conflicts on all locks of the group, and on the holds from the first item of the run to the last; a
+// write conflict on the lock of the whole group, which every claim reads. purgeLanes reads the locks of the group and
+// of the items' lanes. If an item cannot be read, it also reads other locks and keys lane of the group, at snapshot.
 func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err := learnFacets(s, r); err != nil {
 		return err
@@ -855,10 +869,11 @@ type dropping struct {
 	other []byte // another mark, found after the grace; nil = there is none
 }
 
-// mark is the first step of a drop. It sets the mark of a drop (meta, field "dropped"), clears the configuration, and
-// wakes up to dropWakes waiting handles by their wake keys. If the queue has a mark already, that mark stays. d.seen is
-// then the mark. It is nil if an earlier attempt may have set a mark, and another Drop has cleared the queue since.
-// Without a queue of the name the error is ErrNoQueue.
+// mark is the first step of a drop. It reads the fields format and dropped of meta, with a conflict. It sets the mark
+// of a drop (dropped), clears the configuration (config), reads the first dropWakes requests at snapshot, and wakes
+// their handles by their wake keys. If the queue has a mark already, that mark stays. d.seen is then the mark. It is
+// nil if an earlier attempt may have set a mark, and another Drop has cleared the queue since. Without a queue of the
+// name the error is ErrNoQueue.
 func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	format, err := tx.Get(d.keys.meta(metaFormat)).Wait(d.ctx)
 	if err != nil {

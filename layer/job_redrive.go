@@ -71,9 +71,11 @@ const (
 // transactions. Example: a group has 150 letters, and then a live item. The item may be delivered before the last 50
 // letters are back, unless the group is paused (PauseGroup) for the time of the redrive.
 //
+// RedriveTx lists the keys that Redrive reads and writes.
+//
 // After an error, the report says what was done before. Errors: ErrNotDead if chosen ids are no dead letters, when all
-// others are done; ErrOptions, ErrInvalidID, *LimitError; ErrClock if f has a time and the clocks disagree; errors of
-// Edit; ErrClosed, and the engine's.
+// others are done; ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError; ErrClock if f has a time and the clocks
+// disagree; errors of Edit; ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
 	return a.sweepDead(VerbRedrive, &deadSweep{
 		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress, redrive: &o,
@@ -84,9 +86,18 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 // nothing. DryRun, Limit and Progress are refused (ErrOptions). The caller must handle an unknown commit, for example
 // with Once.
 //
-// Reads: each letter, with a conflict. Without ToTail, if each group is one lane, also the lock of each group, with a
-// conflict, and the attempts of its first letter. Conflicts: with ToTail as an enqueue; else with claims, acks and
-// takes of the groups, and with all else that reads their locks.
+// Reads: each letter, with a conflict. With ToTail or Edit, its parts, at snapshot. With ToTail, its dedup entry, with
+// a conflict, and the keys that an enqueue reads. Without ToTail, if each group is one lane, the lock of each group,
+// with a conflict, and the first attempts of the group from the letter on. With Config.Retention, receipts, to compare
+// the clocks of the handles. Conflicts: with ToTail as an enqueue; else with claims, acks and takes of the groups, and
+// with all else that reads their locks.
+//
+// Writes: clears the letters. Without ToTail: the items, their keys lane and the hints of their lanes, a write conflict
+// on the lock of each group, and the parts of edited letters. With ToTail: clears the parts, and writes the dedup
+// entries and the keys that an enqueue writes.
+//
+// Errors: ErrNotDead, ErrCorrupt if a letter cannot be read, ErrOptions, ErrInvalidID, errors of Edit: nothing of this
+// call is in the transaction then. Also *LimitError, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
@@ -126,7 +137,10 @@ func (a Admin) sweepDead(v Verb, s *deadSweep) (DeadReport, error) {
 // nothing. The caller must handle an unknown commit: with Once, or by a second call, which fails with ErrNotDead if the
 // letters are gone.
 //
-// Reads: each letter, with a conflict.
+// Reads: each letter, with a conflict. Writes: clears the letters and their parts.
+//
+// Errors: ErrNotDead, ErrCorrupt if a letter cannot be read, ErrInvalidID, *LimitError, ErrNoQueue, ErrClosed, and the
+// engine's.
 func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
 	return wrap("discard", a.q.deadTx(ctx, tx, ids, (*txn).discard))
 }
@@ -232,8 +246,9 @@ func (s *deadSweep) run() error {
 	}
 }
 
-// checkClock returns an error that wraps ErrClock if the filter has a time, and the clock of another process is behind
-// this one's. The time may then be by a wrong clock, for example if it is an age. It reads the receipts.
+// checkClock returns an error that wraps ErrClock if the filter has a time, and the clock of another process is more
+// than clockSlack behind this one's. The time may then be by a wrong clock, for example if it is an age. It reads the
+// receipts.
 func checkClock(ctx context.Context, q *Queue, f *DeadFilter) error {
 	if f.From.IsZero() && f.Before.IsZero() {
 		return nil
@@ -290,8 +305,10 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 	return done, true, w.finish()
 }
 
-// choose reads the letters for one transaction: up to width, up to the limit, and about deadStepBytes to write. It
-// returns the step, and the readable letters in it. The reads are at snapshot: redrive and discard add the conflicts.
+// choose reads the letters (dead) for one transaction: up to width, up to the limit, and about deadStepBytes to write.
+// It returns the step, and the letters to redrive or discard. Not among them are letters that cannot be read, are too
+// young (tooYoung), or went to the tail already (back). If the redrive needs the messages, choose also reads the parts
+// of the bodies, and calls RedriveOptions.Edit. The reads are at snapshot: redrive and discard add the conflicts.
 func (s *deadSweep) choose(walk *deadWalk, w *txn, width int) (sweptStep, []deadRow, error) {
 	step, err := walk.read(&w.view, width)
 	out := sweptStep{deadStep: step}
@@ -388,9 +405,9 @@ func (w *txn) discard(rows []deadRow) error {
 
 // redrive gives dead letters back to their groups as o says: to the tails (redriveToTail), or, as follows, to their old
 // places. It writes the items again, clears the letters (dead), and makes each group findable by hints. If each group
-// is one lane, redrive reads the group's lock with a conflict, and writes a hint only if there is no lock. Otherwise
-// each lane of an item gets the item and a hint, held or not. A write conflict on each group's lock excludes claims
-// that have not seen the items.
+// is one lane, redrive reads the group's lock with a conflict, and attempt records of the group for the hint. It writes
+// a hint only if there is no lock. Otherwise each lane of an item gets the item and a hint, held or not. A write
+// conflict on each group's lock excludes claims that have not seen the items.
 func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	w.count(countRedriven, len(rows))
 	if o.ToTail {
@@ -492,10 +509,10 @@ func (w *txn) exhume(id ID, e *exhumed) {
 	w.change(ChangeRedriven, id, e.facets)
 }
 
-// renewed returns the value of a dead letter's item that comes back. It writes nothing. An item past retention counts
-// as enqueued now, because otherwise it would expire at once. Its delay is over then: the old end of the delay and the
-// new time may be by two clocks. With RetroactiveDelay a DueMS of 0 would begin the queue's delay again, so DueMS
-// becomes the new time.
+// renewed returns the value of a dead letter's item that comes back. It writes nothing, and reads receipts (present).
+// An item past retention counts as enqueued now, because otherwise it would expire at once. Its delay is over then: the
+// old end of the delay and the new time may be by two clocks. With RetroactiveDelay a DueMS of 0 would begin the
+// queue's delay again, so DueMS becomes the new time.
 func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
@@ -697,8 +714,10 @@ const deadRows = 50
 // DeadLetters lists dead letters by group, and within a group in key order, without a conflict or a change. The list is
 // read in as many short transactions as needed to fill the page, each at batch priority.
 //
-// Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter which cannot be read is listed
-// with the reason why.
+// Reads, at snapshot: the keys dead, and with Bodies part.
+//
+// Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrNoQueue, ErrClosed, and the engine's. A letter
+// which cannot be read is listed with the reason why.
 func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
 	q := a.q
 	list, err := newListPage[DeadLetter](o.Limit, "dead letters")
@@ -822,9 +841,9 @@ func compareIDs(a, b ID) int {
 	)
 }
 
-// read reads the next letters (dead) of the walk, up to limit, and returns those that the filter chooses. A letter that
-// cannot be read counts as chosen. The walk stays where it is, see pass. Whether the read conflicts depends on the
-// view.
+// read reads the next letters (dead) of the walk, up to limit, and returns those that the filter chooses. A letter
+// whose value cannot be read counts as chosen, and one whose key cannot be read is left out. The walk stays where it
+// is, see pass. Whether the read conflicts depends on the view.
 func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
 	var step deadStep
 	var err error

@@ -17,9 +17,9 @@ import (
 )
 
 // A sweep clears rows that are not needed any more and that no other call clears. Each part works in short transactions
-// at batch priority. A transaction reads a page and clears the rows that are out of date. It has conflicts only on the
-// keys that decide a clear. So a sweep may be stopped at any point and run again. Several sweeps at the same time are
-// safe, but waste work.
+// at batch priority. A transaction reads a page at snapshot and clears the rows that are out of date. It adds conflicts
+// on the keys that decide a clear: see each part. So a sweep may be stopped at any point and run again. Several sweeps
+// at the same time are safe, but waste work.
 
 const (
 
@@ -55,10 +55,10 @@ type SweepReport struct {
 	Dead          int64 // dead letters discarded, because kept for as long as Config.DeadRetention says
 	Repeats       int64 // receive ids, cleared: older than an hour
 	Receipts      int64 // cleared: left by processes that were killed, older than an hour
-	Wakes         int64 // cleared: wake keys of handles without a request, and requests of dead handles
+	Wakes         int64 // cleared: wake keys of handles without a request; requests of dead handles (reqgroup, reqlane)
 	Dedup         int64 // cleared entries whose time is over: they make no message a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
-	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
+	Changes       int64 // rows of changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // used rates cleared, of groups that have their full rate again
 	Hints         int64 // cleared, timers too: of lanes from which no handle receives, see docs/lanes.md
 	Unreadable    int64 // hints, timers, requests and the like cleared, because they could not be read
@@ -75,7 +75,7 @@ type SweepReport struct {
 //
 // If a row that cannot be read stops one part of the work, Sweep does the other parts, and the error wraps ErrCorrupt.
 //
-// Errors: *LimitError, ErrClock, ErrCorrupt, ErrClosed, and the engine's.
+// Errors: *LimitError, ErrClock, ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
@@ -225,7 +225,8 @@ func (s *sweeper) asOf(tx kv.Tx) *following { return s.q.followAnew(tx, s.q.agin
 // begin decides whether this sweep may run, and notes its begin in meta (swept). mine is false if another sweep has
 // begun less than SweepOptions.Every ago.
 //
-// Footprint: a read conflict on the note, if the note is written.
+// Footprint: reads the note at snapshot. A read conflict on the mark of a drop, and, if the note is written, on the
+// note.
 func (s *sweeper) begin() (mine bool, err error) {
 	q, key, own := s.q, s.q.keys.meta(metaSwept), s.q.random.uuid()
 	_, err = kv.Run(s.ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
@@ -420,7 +421,7 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 
 // repeats clears the receive ids (repeat) that are older than receiptLife by the wall clock and by the database's
 // version, and those that cannot be read. If the time of a receive id is far in the future, a wrong clock wrote it, and
-// the version alone decides.
+// the version alone decides. It has a read conflict on each cleared row.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackRepeat(row.Key, row.Value)
@@ -626,8 +627,8 @@ func redate(w *txn, late []deadRow) error {
 	return nil
 }
 
-// sweepPlace is how far the last sweep with Every has come in a section. The next such sweep begins behind it. A note
-// in meta has the place.
+// sweepPlace is how far the last sweep has come in a section. The next sweep with Every begins behind it. A note in
+// meta has the place: the field swept_to or swept_dead. Each sweep writes the note, also one without Every.
 type sweepPlace struct {
 	s       *sweeper
 	section kv.KeyRange // still to be swept
@@ -682,7 +683,8 @@ func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
 // the queue nor a dead letter: see outlived. A sweep with Every continues where the last one ended: see sweepPlace.
 // After sweepRows rows it ends at the first page of which it clears less than a quarter.
 //
-// Footprint: a read conflict on each cleared entry, because an enqueue may write the entry again.
+// Footprint: a read conflict on the mark of a drop, and on each cleared entry, because an enqueue may write the entry
+// again. It sets or clears the field swept_to of meta.
 func (s *sweeper) dedup() error {
 	place := sweepPlace{s: s, section: s.q.keys.section(nameDedup), key: s.q.keys.meta(metaSweptTo), most: sweepRows}
 	if err := place.resume(); err != nil {
@@ -752,8 +754,9 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	return over, nil
 }
 
-// hints clears the stale hints (ready, open) and timers (timer, due) of lanes, unless each group is one lane. A lane is
-// a group, or the part of a group that a template matches.
+// hints clears the stale hints (ready, open) and timers (timer, due) of lanes, unless each group is one lane: see
+// staleHints and staleTimers. A head without a hint may get one in place of a stale hint. A lane is a group, or the
+// part of a group that a template matches.
 //
 // A claim clears only the hints of its own lane. If the claims of other lanes empty a lane from which no handle
 // receives, its hints stay. Example: the views are "*; state", and all workers receive by state. Each enqueue into an
@@ -835,8 +838,8 @@ func (s *sweeper) clearByHead(
 // the lane: the group has its turn there, see isLaterTurn.
 //
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
-// the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
-// mark of a drop.
+// the lane writes a hint which may have this very key; else a read conflict on the hint of the head, or of the turn
+// that stays. And one on the mark of a drop.
 func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 	follow := s.q.follow(tx)
 	cleared, err = s.clearByHead(tx, rows, func(hint []byte, lane string, head []byte) (bool, error) {
@@ -850,8 +853,8 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 }
 
 // replaceStale reports whether the hint of a lane is stale, with the conflict that keeps the answer true. head is as in
-// clearByHead. If the hint is stale, and the lane's head has none, replaceStale sets the head's hint. The caller must
-// then clear the stale one.
+// clearByHead. If the hint is stale, and the lane's head has none, replaceStale sets the head's hint, for which it
+// reads the head's attempt record (attempt) at snapshot. The caller must then clear the stale one.
 func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool, error) {
 	keys := s.q.keys
 	items := keys.items(lane)
@@ -947,10 +950,10 @@ func (s *sweeper) overdue() error {
 
 // overdueStep is one attempt of a step of the sweep for items past retention.
 //
-// Footprint, per group with a head past retention: a read and a write conflict on the lock; if the group has no holding
-// and is empty now, a read conflict on the whole group. In a queue with facets or with holds also read conflicts on up
-// to maxLapsed claims, delays and grants of the group, on the marks before them, and on the holds of the items. A group
-// whose holder's heartbeat is over: see endBeat.
+// Footprint, per group with a head past retention: a read conflict on the lock. If items are removed, a write conflict
+// on the lock. If the group then has no lock and no item, a read conflict on the whole group. In a queue with facets or
+// with holds also read conflicts on up to maxLapsed claims, delays and grants of the group, on the marks before them,
+// and on the holds of the items. A group whose holder's heartbeat is over: see endBeat.
 type overdueStep struct {
 	rest kv.KeyRange // the items to look at; begins with the first item of a group
 	next []byte      // where the next step begins; nil = done
@@ -958,9 +961,9 @@ type overdueStep struct {
 	aged int         // how many items were removed
 }
 
-// run looks at up to width items, and removes from each group on the page the first items past retention. It sets
-// t.next. After a group with more items than the page has, run goes on to the next group, because only first items can
-// be removed.
+// run looks at up to width items, and removes from each group on the page the first items past retention. Before, it
+// extends claims of the handle itself that have ended by its wall clock alone (keepOwn). It sets t.next. After a group
+// with more items than the page has, run goes on to the next group, because only first items can be removed.
 func (t *overdueStep) run(w *txn, width int) error {
 	if err := keepOwn(w); err != nil {
 		return err
@@ -1009,8 +1012,8 @@ func (t *overdueStep) run(w *txn, width int) error {
 // in flight, or of which the lock or an attempt record cannot be read (Check reports such a row).
 //
 // all are the group's rows on this page. last says that the page ends in this group, so that more of its rows may
-// follow. again means that the next step has to look at the group again, because more of its items are past retention,
-// or may be.
+// follow. again means that the next step has to look at the group again: more of its items are past retention, or may
+// be, or a holding was ended first.
 func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err error) {
 	old, err := w.overdue(all)
 	if err != nil || old.len() == 0 {
@@ -1055,9 +1058,9 @@ func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err 
 	return rest.len() > 0, err
 }
 
-// endOver ends the holdings that are over in a group that is not one lane, before its first items, old, are removed. No
-// other transaction may ever end them: perhaps no receive comes to their lanes. After an expired claim the item that
-// was tried counts a failed attempt, see lapse.
+// endOver ends the holdings that are over in a group that is not one lane, before its first items, old, are removed.
+// Perhaps no other transaction ever ends them, because no receive comes to their lanes. After an expired claim the item
+// that was tried counts a failed attempt, see lapse.
 //
 // endOver looks at the first maxLapsed claims, delays and grants of the group, whichever lanes they have, and at the
 // holds (claims of single items) of the group up to the last item of old. The mark of a lane without a claim protects
