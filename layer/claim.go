@@ -37,15 +37,15 @@ type Claim struct {
 	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
 	Queue string
 	Group string
-	// Where is the template of the receive; nil = the claim is of the whole group.
+	// Where is the template of the receive; nil = the claim is of the whole group, or of the item in Hold.
 	Where Template
 	// Hold is the item of a claim of one item, by an unordered receive, or in a queue with LeasePerItem; zero = the
 	// claim is of a group.
 	Hold ID
 	// Token grows from claim to claim of a group, and from claim to claim of each item. Pass the token to systems
 	// outside the database, so that such a system can refuse a holder whose group has a later claim. A token alone
-	// names no claim: claims of several groups by the same receive have the same token, and so may two stages of one
-	// group, which are in flight at the same time. TokenKey says within what a system outside compares tokens.
+	// names no claim: claims of several groups by the same receive may have the same token, and so may two stages of
+	// one group, which are in flight at the same time. TokenKey says within what a system outside compares tokens.
 	Token int64
 	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
 	Until time.Time // the end of the lease, by this worker's clock
@@ -53,7 +53,8 @@ type Claim struct {
 	// none.
 	State []byte
 
-	// TakenFrom is the Owner of the holder whose lease had expired, if the claim took the group over; "" otherwise.
+	// TakenFrom is the Owner of the holder whose lease had expired, if the claim took the group over; "" otherwise, and
+	// of a claim with Hold.
 	TakenFrom string
 
 	// ends is Until by the system's monotonic clock; zero = the claim was not received by this process.
@@ -231,7 +232,8 @@ func (o *ownClaims) due(nowMS int64) bool {
 }
 
 // early returns the claims that have ended by the wall clock alone, because that clock has stepped: by the monotonic
-// clock and by versions their leases last. It removes the claims that have ended by these, too.
+// clock and by versions their leases last. It removes those that have ended by the wall clock and of which at most
+// ownSlack is left by these, too.
 func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 	o.mu.Lock()
 	defer o.mu.Unlock()

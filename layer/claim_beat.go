@@ -111,7 +111,8 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 
 // ensureBeatLater begins a beat of the handle, if it has none, in a goroutine of its own. It is for a receive that also
 // settles a claim, because the settlement must not wait for the beat. The claims of this receive have leases of their
-// own. The goroutine gives up after a third of a lease, or longestBegin: a later receive tries again.
+// own unless the beat is written first. The goroutine gives up after a third of a lease, or longestBegin if that is
+// less: a later receive tries again.
 func ensureBeatLater(q *Queue) {
 	h := q.heart
 	if h.pulse() != nil {
@@ -151,8 +152,8 @@ func beginBeat(ctx context.Context, q *Queue) {
 }
 
 // writeBeat is moveBeat in a transaction of its own, and notes in p when the beat is due. If begins is set, it begins
-// the beat. there reports whether the beat is the handle's still; false = another handle has ended it, or there is an
-// error.
+// the beat. there reports whether the beat is the handle's still; false = it was ended, is gone or cannot be read, or
+// there is an error. The error is ErrNoQueue if the queue is gone.
 //
 // Footprint: a read conflict on the beat, so that either a move or an end fails. A move of unknown outcome that lands
 // late fails too, because the retry has written the beat. Otherwise a retry is safe, because each attempt reads the
@@ -180,13 +181,14 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, begins bool) (there boo
 	return true, nil
 }
 
-// moveBeat moves the end of a beat to a lease from now, but never to an earlier time, because receives have returned
-// claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. It reads the beat,
-// with a conflict, writes it, clears its timer, and sets another.
+// moveBeat moves the end of a beat to a lease from now. It does not move it to an earlier time, because receives have
+// returned claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. But if the
+// handle's clock was ahead when it last moved the beat, the end becomes earlier. It reads the beat, with a conflict,
+// writes it, clears its timer, and sets another.
 //
 // A beat that moves always gets another time, because other handles take a beat that keeps its time for a dead
 // handle's. If begins is set, the beat begins, and one that is there was written by an earlier attempt: it need not
-// change. moveBeat returns when the beat is due; 0 = another handle has ended the beat.
+// change. moveBeat returns when the beat is due. 0 = the beat was ended, is gone or cannot be read.
 func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	keys, handle := w.keys, p.handle
 	key := keys.beat(handle)

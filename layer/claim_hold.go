@@ -65,10 +65,11 @@ func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) 
 // no error, if none fits, if the queue's rate is used up, or if the handle may not give the first item now because it
 // is suspect. An unordered receive then passes over suspect items (takeOthers).
 //
-// Footprint: read conflicts on the lock of the group, and on the holds taken; if no free item is left, on the emptiness
-// of the free lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint. If
-// items are claimed in turn (LeasePerItem), the items stay in their lanes, and the conflicts of fenceTurn take the
-// place of a hint.
+// Footprint: it reads the attempt records, at snapshot. Read conflicts on the lock of the group, in an unordered queue
+// also on the holds taken and, if no free item is left, on the emptiness of the free lane. Writes the holds and their
+// timers, takes the items out of the free lane, and moves its hint. If items are claimed in turn (LeasePerItem), the
+// items stay in their lanes, takeHolds clears the group's hint, and sets no other. Instead it adds the conflicts of
+// fenceTurn, and a write conflict on the lock (noteTurn).
 func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if r.o.Unordered {
 		limit = min(limit, r.o.MaxGroups-r.groups)
@@ -143,8 +144,9 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 }
 
 // beforeSuspect returns how many of the items a receive may give, each under its own claim. These are the items before
-// the first suspect item. If the first item is suspect, it is given alone, or nothing if the handle may not give it
-// now. attempts has the attempt records of the items. r.stopped is set if the receive may take no more after that.
+// the first suspect item. If the first item is suspect, it is given alone, or nothing if the receive has items already
+// or the handle may not give it now. attempts has the attempt records of the items. r.stopped is set if the receive may
+// take no more after that.
 func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.Attempt) (int, error) {
 	for i := range items {
 		if !r.alone(attempts[items[i].ID]) {
@@ -255,9 +257,9 @@ func (c *claimer) reach(l *look) error {
 // item a dead letter. If the item is free again, endHold puts it back into the free lane with a hint, or leaves a hint
 // of the group (letGo).
 //
-// free reports whether the item is free again. behind is the hint of the group, if items are claimed in turn and the
-// head is free. If the hold is not over, endHold clears the timer that led to it, if any: the timer is stale. Both
-// cases add a read conflict on the hold.
+// free reports whether the hold is cleared: the item is free again, or is a dead letter. behind is the hint of the
+// group, if items are claimed in turn and the head is free. If the hold is not over, endHold clears the timer that led
+// to it, if any: the timer is stale. Both cases add a read conflict on the hold.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, free bool, err error) {
 	key := w.keys.lock(c.lane)
 	r, _, err := waitRow(w.ctx, lock, "hold", key, rec.UnpackRecord)
@@ -442,8 +444,9 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 // grantFrom grants the group of a look to the handle with the random, if the group is free: it writes a grant into the
 // lock, with a timer and the grant key, and clears the hint. given reports whether it did.
 //
-// It clears a stale hint, and ends an expired hold to which a timer has led. If the group has an expired claim, delay
-// or grant, grantFrom leaves the group to the next receive, which counts the failed attempt.
+// If the lane may not be given now, grantFrom does what a receive would (decide). It clears a stale hint, removes items
+// past retention, or ends an expired hold to which a timer has led, and so on. But if the group has an expired claim,
+// delay or grant, grantFrom leaves the group to the next receive, which counts the failed attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	if l, err = c.passHold(l, 1); l == nil {
 		return false, (&reception{}).spoilt(err)
@@ -475,7 +478,8 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 // receive first reads the row, with a conflict. So of two concurrent receives with the same id one claims, and the
 // other gets the same claims.
 
-// receiveIDLife is how long a receive can be repeated under its receive id. The clocks of the two processes decide.
+// receiveIDLife is how long a receive can be repeated under its receive id. The id ends when both the clocks of the two
+// processes and the versions of the database say so: see answer.
 const receiveIDLife = 5 * time.Minute
 
 // checkReceiveID returns an error if the id is too long (*LimitError) or no UTF-8 (ErrInvalidUTF8). "" is valid: no id.
@@ -516,8 +520,9 @@ func (c *claimer) repeat() (named []*reception, err error) {
 	return named, nil
 }
 
-// answer gives r the claims that the repeat row of its id names, as far as they still last, and sets r.repeated. If
-// there is no row, or if the row is older than receiveIDLife, answer changes nothing, and r receives like any other.
+// answer gives r the claims that the repeat row of its id names, as far as they still last, and sets r.repeated.
+// reclaim says which keys it reads. If there is no row, or if the row is older than receiveIDLife, answer changes
+// nothing, and r receives like any other. A row that cannot be read is an error.
 func (c *claimer) answer(r *reception) error {
 	key := c.keys.repeat(r.o.ReceiveID)
 	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
@@ -578,8 +583,8 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, given []rec.ClaimRef, o *R
 }
 
 // reclaim rebuilds claims that were given before, with their present leases and items. It reads the lock and the items
-// of each, the state if o asks for it, and attempt records, all at snapshot, and writes nothing. It leaves out claims
-// that are lost, and those for which keeps returns false.
+// of each, with their parts, the state if o asks for it, and attempt records, all at snapshot, and writes nothing. It
+// leaves out claims that are lost, and those for which keeps returns false.
 //
 // If items are claimed in turn, it also leaves out the claims of items behind such an item, unless the item is
 // finished. Example: the hold of 1 is lost, and 1 is still in the queue. Another handle may have 1, and must be able to

@@ -19,7 +19,7 @@ import (
 // the lease ends.
 
 // giveBackAll starts a goroutine that releases claims that no caller has. It tries until the longest of their leases
-// has expired.
+// has expired, and for at least endTimeout. If the handle has no room for the goroutine (mostOrphans), the claims stay.
 func giveBackAll(q *Queue, claims []*Claim) {
 	during := endTimeout
 	for _, c := range claims {
@@ -32,9 +32,9 @@ func giveBackAll(q *Queue, claims []*Claim) {
 	})
 }
 
-// releaseAll releases claims that no caller has, one after the other, each in a transaction of its own; after Close
-// several in a transaction. It tries again after an error of the database, until ctx ends. A claim that is lost or
-// unreadable is left alone.
+// releaseAll releases claims that no caller has, one after the other by Nack; after Close several in a transaction
+// (releaseLate). It tries again after an error of the database, until ctx ends. It returns at once if the queue is gone
+// or the database is closed. A claim that is lost or unreadable is left alone.
 func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
 	for pause := firstLook; len(claims) > 0; {
 		n, err := 1, q.Nack(ctx, claims[0], NackOptions{Release: true})
@@ -55,9 +55,9 @@ func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
 }
 
 // releaseLate releases claims in a transaction of its own, which also runs after Close. It takes as many of the claims
-// as may share a transaction, from the first on, and returns their number. If they fail together, it tries the first
-// alone. A claim that is lost by then counts as released. So the transaction needs no receipt: its second run finds
-// that the first has ended the claims.
+// as may share a transaction, from the first on, and returns their number. If they are too large together, or fail by
+// an error that is not the engine's, it tries the first alone. A claim that is lost by then counts as released. So the
+// transaction needs no receipt: its second run finds that the first has ended the claims.
 func releaseLate(ctx context.Context, q *Queue, claims []*Claim) (n int, err error) {
 	var batch []*operation
 	var total line.Size

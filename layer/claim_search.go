@@ -308,8 +308,10 @@ func (s *search) find(n int) error {
 	return nil
 }
 
-// start starts the reads of the next fill, unless they are under way: the next hints and due timers of each shard, at
-// snapshot. It does not wait, so the caller can begin the reads early. readMore takes the results.
+// start starts the reads of the next fill, unless they are under way: the next hints of each shard, and due timers, at
+// snapshot. fromTheOldest says of which shards the first fill reads timers. If the transaction has ended enough
+// holdings (tired), no fill reads timers from then on. start does not wait, so the caller can begin the reads early.
+// readMore takes the results.
 func (s *search) start(n int) {
 	if !s.begun {
 		s.begin()
@@ -659,8 +661,8 @@ func (c *Claim) lane(q *Queue) (string, error) {
 }
 
 // Stored returns the part of a claim that must be stored, as JSON for example, so that another process can settle it:
-// the queue, the group, the template, the held item, the token and the items' ids. Bodies, headers and the state are
-// left out. The stored claim settles as the claim itself does, until the claim is lost.
+// the queue, the group, the template, the held item, the token, Until and the items' ids. Bodies, headers and the state
+// are left out. The stored claim settles as the claim itself does, until the claim is lost.
 func (c *Claim) Stored() *Claim {
 	now := c.snapshot()
 	s := &Claim{

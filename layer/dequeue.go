@@ -22,7 +22,7 @@ import (
 //   - A candidate is a hint, a due timer or a grant: a key that leads to a lane. See claim_search.go.
 //   - A look reads the lock and the first items of a candidate. A wave is the looks whose reads start together.
 //   - A verdict says what may be done with the group of a look, see group_verdict.go. Deliver means: claim it.
-//   - A hold is the claim of a single item, see store_hold.go.
+//   - A hold is the claim of a single item, or its delay after a nack, see store_hold.go.
 //   - An item is suspect if it was in a claim whose lease has expired: its handler may have killed the process. It is
 //     given alone, see group_verdict.go.
 
@@ -30,8 +30,8 @@ import (
 type ReceiveOptions struct {
 	// Max is the number of items over all groups; 0 = DefaultMax, at most MaxBatch.
 	Max int
-	// MaxBytes bounds the bodies together; 0 = 1 MiB. A larger first item comes alone. Whatever MaxBytes
-	// says, bodies and states together stay below 8 MiB, because a receive has to read them within a transaction.
+	// MaxBytes bounds the bodies together; 0 = 1 MiB. A larger first item comes alone. Whatever MaxBytes says, bodies
+	// and states together are at most about 8 MiB, because a receive has to read them within a transaction.
 	MaxBytes int
 	// MaxGroups is the number of groups to claim, or, if Unordered, of items; 0 = as many as needed to fill Max.
 	MaxGroups int
@@ -55,48 +55,53 @@ type ReceiveOptions struct {
 	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
 	// Where, if not nil, is a template. The receive gets the items that match the template, with a claim for each
-	// group. Other items of those groups stay free. nil = whole groups. A template without facets is refused
-	// (*TemplateError). The queue must have facets: see Config. Not with State.
+	// group. Other items of those groups stay free. nil = whole groups. A template that the queue's facets (see Config)
+	// do not allow is refused (*TemplateError), and so is nil in a queue without a view of whole groups. Not with
+	// State.
 	Where Template
 	// Unordered takes any free items, each under a claim of its own (Claim.Hold), in any order. The rest of their
 	// groups stays free. The queue must have Config.Unordered. A group with a claim of the whole group is skipped. A
 	// receive of groups gets the items up to the first held one, so it never sees a gap. Items are taken from the
-	// oldest groups, in each from the head. A delayed item keeps back the items behind it. Not with Where, Strategy and
-	// State.
+	// oldest groups, in each from the head. A delayed item keeps back the items behind it. Not with Where, Strategy,
+	// State and OnlyIfAny.
 	Unordered bool
 	// State asks for the groups' state, too: Claim.State. It costs one more read for each group, at the same time as
-	// the others.
+	// the others. Not in a queue with LeasePerItem.
 	State bool
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
-	// another process too. Within 5 minutes a receive with the same id claims nothing more and returns the claims
-	// of the first, under the same tokens and with their present leases. Claims and leases ended since, and items acked
+	// another process too. Within 5 minutes a receive with the same id claims nothing more and returns the claims of
+	// the first, under the same tokens and with their present leases. Claims and leases ended since, and items acked
 	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused.
-	// Of the repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
-	// 128 bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
-	// turn. Not with SettleReceive. The claims are not given back if ctx ends while the receive runs. The error then
-	// says that the outcome is unknown (kv.MaybeCommitted), and a receive with the same id returns them.
+	// Of the repetition's other options only State counts, and Lease for a claim of a suspect item (see Receive). Use a
+	// new id for each receive, such as a UUID; at most 128 bytes of UTF-8. An id costs one read and one write more, and
+	// a waiting receive one read more per turn. Not with SettleReceive. The claims are not given back if ctx ends while
+	// the receive runs. The error then says that the outcome is unknown (kv.MaybeCommitted), and a receive with the
+	// same id returns them.
 	ReceiveID string
 	// CountExpired counts receives, as Amazon SQS does: if the lease of the claim expires, its first item counts a
-	// failed attempt in any case, and no item is delivered alone. The same holds for each expired claim that such a
-	// receive takes over, because claims of earlier versions do not say how they count. Without CountExpired an attempt
-	// counts only if the caller is known to have had the claim, see Receive. Also then it counts for the first item
-	// that is left of the claim, though the caller may not have begun that item.
+	// failed attempt, even if the caller never got the claim, and no item is delivered alone. The same holds for each
+	// expired claim that such a receive takes over, because claims of earlier versions do not say how they count.
+	// Without CountExpired the first lease of an item that expires counts, unless that would be its last attempt. A
+	// later one counts only if the caller is known to have had the claim, see Receive. Also then it counts for the
+	// first item that is left of the claim, though the caller may not have begun that item.
 	CountExpired bool
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
-	// cannot wait. An error of the database that lasts until the end of the wait is returned; one that passes is not.
+	// cannot wait. An error of the database at the first look may be returned at once. A later error is returned if it
+	// lasts until the end of the wait, if the outcome is unknown, or if the queue is gone or the database closed.
 	Wait time.Duration
 	// OnlyIfAny ends the wait once there is nothing to wait for: the queue, or Group, has no message, not even one in
-	// flight, delayed or paused. If the last message is in flight and is then acked, the wait ends within Options.Poll.
-	// It costs the read of a key for each look that finds nothing. Not with Where, because only a look at every group
-	// could show whether a group has a message for a template.
+	// flight, delayed or paused. A message that waits to join Group (Message.JoinWhenDue) does not count. If the last
+	// message is in flight and is then acked, the wait ends within Options.Poll. It costs the read of a key for each
+	// look that finds nothing. Not with Where, because only a look at every group could show whether a group has a
+	// message for a template. Not with Unordered.
 	OnlyIfAny bool
 	// Stop, if not nil, ends the wait when it is closed. The receive then returns what it has, or nothing, without an
-	// error: for a consumer that stops in good order.
+	// error unless its look under way fails: for a consumer that stops in good order.
 	Stop <-chan struct{}
 }
 
 // Check returns the error that Receive would return for the options on a queue with that configuration. Example: call
-// o.Check(q.Config()) when a program starts. Errors: ErrOptions, *LimitError, *ValueError, ErrInvalidUTF8.
+// o.Check(q.Config()) when a program starts. Errors: ErrOptions, *TemplateError, *LimitError, ErrInvalidUTF8.
 func (o ReceiveOptions) Check(c Config) error {
 	o, err := o.withDefaults()
 	if err == nil {
@@ -158,9 +163,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	return o, checkLease(o.Lease)
 }
 
-// Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. It
-// skips the whole of a group under another claim. It returns no claim if no group is ready, and none becomes ready
-// within o.Wait.
+// Receive claims ready groups, the oldest head first (but see Config.RoundRobin and Fair), and returns their items, as
+// o.Strategy says, up to o.Max. If claims are of whole groups, it skips the whole of a group under another claim. It
+// returns no claim if no group is ready, and none becomes ready within o.Wait.
 //
 // A receive may return less than is ready. That happens if it first had to clear away much, such as claims with expired
 // leases or messages past retention, or if more would not fit into a transaction. The next call continues. Example: if
@@ -172,23 +177,38 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // If the lease of an item that was given alone expires, the attempt counts, and may be the last. So an item that kills
 // its process fails for good, and the items around it do not.
 //
-// A handle gives the next suspect item once the one before is settled, or after 30 s. If the lease of an item has
-// expired while it was alone, its handle gives no other suspect item until it is settled. The handles of other queues
-// that were opened with the same kv.DB wait as well. A receive may therefore return nothing while a group whose next
-// item is suspect is ready. Other handles of the queue may give that item. An unordered receive passes over such items.
+// A handle gives the next suspect item once the claim of the one before has ended, or after 30 s. If the lease of an
+// item has expired while it was alone, a handle gives the item only when no claim of a suspect item lasts, and gives no
+// other suspect item while the new claim lasts. The handles of other queues that were opened with the same kv.DB wait
+// as well. A receive may therefore return nothing while a group whose next item is suspect is ready. Other handles of
+// the queue may give that item. An unordered receive passes over such items.
 //
-// A claim with an expired lease stays valid until another receive takes the group over: until then it can be acked,
-// nacked and extended. Under contention groups may be delivered in another order than by age. The order within a group
-// always holds.
+// A claim with an expired lease stays valid until another receive, or a take, takes the group over: until then it can
+// be acked, nacked and extended. Under contention groups may be delivered in another order than by age. The order
+// within a group always holds.
 //
-// A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
+// A group whose next item cannot be read is skipped. If the receive gets no other group, the error wraps ErrCorrupt, at
+// once and whatever o.Wait says.
 //
-// Waiting costs almost nothing. All receives of a handle wait on one request of the handle, which wakes when a group
-// becomes ready. For each Group that receives of the handle name, and for each template, the handle has another
-// request. Only that group, or a lane of that template, wakes it.
+// Waiting costs almost nothing. All receives of a handle that take any group wait on one request of the handle, which
+// wakes when a group becomes ready. For each Group that receives of the handle name, and for each template, the handle
+// has another request. Only that group, or a lane of that template, wakes it.
 //
-// Reads: hints and due timers, and of each group found the lock and the items, at snapshot. Writes: of each claimed
-// group the lock and a timer at the end of the lease; it clears the hint. A receive that waits also writes the request.
+// Reads, at snapshot: hints, due timers, grants to the handle, the heartbeat, and the configuration and the pause
+// (meta). Of each group found: the lock, the holds, the items with their parts and attempts, the rate (pace), and the
+// state. The row of a receive id (repeat) is read with a conflict.
+//
+// Conflicts: with any change of the lock of a claimed group, or of another lock or hold that would exclude the claim.
+//
+// Writes, of each claimed group: the lock, a timer at the end of the lease (with Heartbeat the key held), and the rate.
+// It clears the hint. A claim of a single item writes its hold instead of the lock, and an unordered one also the lane
+// and the next hint. After an expired lease it writes the attempts, and may make the item a dead letter or halt the
+// group (mark). It clears away stale hints and timers, and messages past retention. It also writes a receipt, counters,
+// changes, repeat, and, if it waits, its requests. It wakes handles for groups that it leaves ready. With
+// Config.MaxRateTotal it may draw from the rate (meta) in a transaction of its own.
+//
+// Errors: those of o.Check, ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's. Claims may have been made if ctx has
+// ended or kv.MaybeCommitted is true of the error. Without a receive id the handle then tries to give them back.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -295,7 +315,8 @@ const longestLooked = time.Second
 // If the transaction has no room left for a claim, because it has half of FoundationDB's 10,000,000 bytes already, the
 // error is a *LimitError: the caller must commit, and receive in the next transaction.
 //
-// Reads and writes: as Receive, without a request.
+// Reads and writes: as Receive, without requests and a receipt. Errors: as Receive, and ErrOptions with Wait or
+// Heartbeat.
 //
 // Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
@@ -379,9 +400,9 @@ func hurries(r *reception) bool { return len(r.claims) == 0 && r.o.Wait == 0 }
 // is left does not wait, and neither does a receive with OnlyIfAny if there is no message.
 func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated && !r.nothing }
 
-// lookForAny sets nothing of the unserved receives with OnlyIfAny, if there is no message: it reads the key of the
-// first item of the queue, or of the named group. It reads at snapshot, because messages that are enqueued at the same
-// time come after the receive.
+// lookForAny sets the field nothing of each unserved receive with OnlyIfAny: true = there is no message. It reads the
+// key of the first item (item) of the queue, or of the named group. It reads at snapshot, because messages that are
+// enqueued at the same time come after the receive.
 func (w *txn) lookForAny(rs []*reception) error {
 	for _, r := range rs {
 		if !r.o.OnlyIfAny || !r.unserved() {
@@ -431,8 +452,8 @@ func (r *reception) give(c *Claim, lane string) {
 	}
 }
 
-// err returns the error of the first group that could not be read, if the receive has no claim because of it. It
-// returns nil if something was received, or if no group is ready.
+// err returns the error of the first group that could not be read, if the receive has no claim. nil = it has one, or
+// all groups that it has met could be read.
 func (r *reception) err() error {
 	if len(r.claims) > 0 {
 		return nil
@@ -451,11 +472,9 @@ func (r *reception) given() []rec.ClaimRef {
 
 // claimer claims ready groups for the receives of one transaction that have the same template, one after the other.
 //
-// Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot, and adds a read
-// conflict on the lock alone; writes lock and timer, clears the hint used. A stale hint or timer is cleared only with a
-// read conflict on the proof (the lock, the emptiness of the group, or the gap up to a head not due yet), because a
-// release may write the very same key again. A takeover reads and writes the attempt records of the items in the
-// expired claim.
+// The comment of claim has the keys. A stale hint or timer is cleared only with a read conflict on the proof (the lock,
+// the emptiness of the group, or the gap up to a head not due yet), because a release may write the very same key
+// again.
 type claimer struct {
 	*txn
 	where  string // the packed template of all receives
@@ -465,7 +484,8 @@ type claimer struct {
 	owed   []*reception    // receives not served yet, to know how much to read ahead
 	passed []candidate     // lanes left to the handle's other transactions in flight
 	twins  []candidate     // second hints and timers of lanes that were looked at and not decided about
-	// granted is the read of the grants to the handle; nil = the handle has no request.
+	// granted is the read of the grants to the handle; nil = the handle has no request for any group, or the claimer is
+	// by a template.
 	granted kv.Future[[]kv.KV]
 	// repeats has the reads of the rows that are kept under the receive ids.
 	repeats map[string]kv.Future[[]byte]
@@ -530,7 +550,8 @@ func allNamed(rs []*reception) bool {
 // the handle, and then those that the search finds. If work is left to the next transaction, claim sets r.more. If a
 // group cannot be read, claim stores the error in r.broken and continues. Any other error ends the transaction.
 //
-//   - To find groups it reads grant, hints (ready, open), due timers (timer, due), and the beat's keys, at snapshot.
+//   - To find groups it reads grant, hints (ready, open), due timers (timer, due), and the beat's keys, at snapshot. It
+//     sets the beat's timer if that is missing.
 //   - Of each group found it reads lock, hold, item, lane, part, attempt, state and pace, at snapshot. It reads them
 //     again for a receive whose id was used before.
 //   - Of each group claimed it sets lock and timer, or held instead of the timer of a claim by heartbeat. A claim of a
@@ -541,6 +562,7 @@ func allNamed(rs []*reception) bool {
 //   - A group that is not free is cleared away, with the keys and conflicts of dispose and join: hints and timers,
 //     kept, lock, hold, mark, attempt, item, lane, part, dead, dedup.
 //   - It reads the row of each receive id (repeat) with a conflict, and writes it if the receive has got a claim.
+//   - If the handle's portion of MaxRateTotal is used up, reserve draws another in a transaction of its own (meta).
 //
 // finish writes the counters and the changes, and wakes handles for the hints that claim has set.
 func (c *claimer) claim() error {
@@ -614,10 +636,10 @@ func (c *claimer) receive(r *reception) error {
 	return nil
 }
 
-// meetNamed prepares a group before a receive or a take looks at it by its name. In a queue with claims of single items
-// it reads the first holds of the group, and calls end for those whose time is over. Elsewhere it does nothing.
-// changed: the caller's reads of the group may be out of date. nextMS is when the next hold ends (ms); 0 = no time is
-// known.
+// meetNamed prepares a group before a receive or a take looks at it by its name. If receives by the packed template
+// where claim single items, it reads the first holds of the group, at snapshot, and calls end for those whose time is
+// over. Otherwise it does nothing. changed: the caller's reads of the group may be out of date. nextMS is when the next
+// hold ends (ms); 0 = no time is known.
 func meetNamed(
 	w *txn, group, where string, end func(lane string) error,
 ) (changed bool, nextMS int64, err error) {
@@ -649,9 +671,8 @@ func (c *claimer) receiveLayers(r *reception) error {
 	}
 }
 
-// takeLayers is one round of receiveLayers. It looks at as many groups as there may be items, and then claims each
-// group with as many items as the layers give it. more: there may be further groups, and this round has tried to claim
-// some.
+// takeLayers is one round of receiveLayers. It looks at up to MaxGroups groups, and then claims each group with as many
+// items as the layers give it. more: there may be further groups, and this round has tried to claim some.
 func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 	var all []*look
 	var have []int
@@ -745,8 +766,10 @@ func (c *claimer) passHold(l *look, limit int) (*look, error) {
 }
 
 // next returns the next look. If no look is begun, next asks the search for a wave of candidates and starts their
-// reads: for as many groups as the receives still owed are likely to take. The bool is false if there is nothing more
-// to look at: no candidate is left, the queue is paused, its rate is used up, or the transaction has done enough.
+// reads: for as many groups as the receives still owed are likely to take. If this transaction has decided about a
+// lane, and not left it ready, next clears the lane's second hint or timer. The bool is false if there is nothing more
+// to look at: no candidate is left, the queue is paused, its rate is used up, the transaction has done enough, or a
+// modest claimer has taken a group.
 func (c *claimer) next() (*look, bool, error) {
 	if c.modest && c.taken > 0 && (len(c.looks) == 0 || c.looks[0].grant == 0) {
 		return nil, false, nil
@@ -884,7 +907,8 @@ func (c *claimer) read(w candidate, limit int) *look {
 }
 
 // decide carries out the verdict on one candidate for r. It claims the group, or up to limit of its items each under a
-// hold, or clears away the reason against a delivery (deliverable). take, takeHolds and clearAway say which keys.
+// hold, or clears away the reason against a delivery (deliverable). It gives nothing if the head is suspect and may not
+// be given now (refused). take, takeHolds and clearAway say which keys.
 func (c *claimer) decide(r *reception, l *look, limit int) error {
 	l, err := c.deliverable(r, l, limit)
 	if err != nil || l == nil {
@@ -985,9 +1009,10 @@ func (c *claimer) changed(lane string) {
 }
 
 // undecided makes the search look at a lane again when another hint or timer leads there. It is called when a timer of
-// a holding has led to a lane without that holding: the timer says nothing of the lane. Example: customer-7 has two
-// timers. One is of a claim that has ended. It lies in the shard of an earlier number of shards, because the end of the
-// claim has cleared the timer in the present shard. The other is of the group's delayed head, and leads to the group.
+// a holding, or a grant, has led to a lane without a lock: that key says nothing of the lane. Example: customer-7 has
+// two timers. One is of a claim that has ended. It lies in the shard of an earlier number of shards, because the end of
+// the claim has cleared the timer in the present shard. The other is of the group's delayed head, and leads to the
+// group.
 func (c *claimer) undecided(lane string) {
 	delete(c.met, lane)
 	again := func(w candidate) bool { return w.lane == lane }
@@ -1000,8 +1025,11 @@ func (c *claimer) undecided(lane string) {
 }
 
 // take claims a group for r, with up to limit of its items. It writes the lock and a timer, or for a claim by heartbeat
-// the held key in place of the timer, and the pace. It clears the hint, timer or grant that led here. If an expired
-// claim is taken over, it writes the attempt records of the items in that claim.
+// the held key in place of the timer, and the pace. It clears the hint, timer or grant that led here; if the caller has
+// named the group, it clears the hint and the timers of the head. If an expired claim is taken over, it writes attempt
+// records of items in that claim (judgeLapse). take reads attempt records and parts, at snapshot. It adds read
+// conflicts on the lock, on the locks of intersecting lanes, on the holds up to the last item, and for a claim by
+// heartbeat on beatJoin.
 //
 // take claims nothing, and returns no error, if the head is suspect and r or the handle may not give it now, if the
 // queue's rate is used up, or if the head does not fit. A suspect head is claimed alone.
@@ -1080,9 +1108,10 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	return nil
 }
 
-// untilSuspect returns how many of the items a claim may have: those before the first suspect item behind the head. It
-// reads the attempt records of the items. Items of the group have failed before. Example: the claim of 1, 2 and 3 has
-// expired, and then 1 has failed alone. 2 and 3 are suspect still.
+// untilSuspect returns how many of the items a claim may have: those before the first suspect item behind the head.
+// take calls it if an item of the group has failed before. It reads the attempt records of the items behind the head,
+// at snapshot. If one cannot be read, the claim has the head alone. Example: the claim of 1, 2 and 3 has expired, and
+// then 1 has failed alone. 2 and 3 are suspect still.
 func (c *claimer) untilSuspect(r *reception, items []Item) (int, error) {
 	if len(items) == 1 {
 		return 1, nil
@@ -1117,8 +1146,8 @@ func (r *reception) proof(suspect bool) int64 {
 	return 0
 }
 
-// hold writes next, a record with a claim or a grant, into the lock of the group, with its timer and grant key (put),
-// and clears the hint, timer or grant that led here.
+// hold writes next, a record with a claim or a grant, into the lock of the group, with its timer, held key or grant key
+// (put), and clears the hint, timer or grant that led here.
 func (c *claimer) hold(f *found, next *rec.Record) {
 	clearTaken(c.txn, f)
 	c.put(f.lane, f.record, next, f.rows.at(0).Index)

@@ -160,8 +160,8 @@ func (o *operation) results() landed {
 }
 
 // restore sets the results of the operation to those of the attempt that was applied. It may not be the last attempt
-// that ran. Of a receive, restore reads the claims again in tx: their locks, items and attempt records, at snapshot. It
-// leaves out claims that are lost by now.
+// that ran. Of a receive, restore reads the claims again in tx: their locks, items with parts, states if asked for, and
+// attempt records, at snapshot. It leaves out claims that are lost by now.
 func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) (err error) {
 	if s := o.settle; s != nil {
 		o.settleErr, s.run.result = l.settleErr, l.settled

@@ -203,8 +203,8 @@ func runFirst(ctx context.Context, q *Queue, batch []*operation) {
 }
 
 // runReceives runs operations that only receive in one transaction, and again after each conflict, within the bounds of
-// Options.Tx. It returns the error of the last transaction. After lost conflicts it pauses before a try, see
-// pauseAfter.
+// Options.Tx. It returns the error of the last transaction, or says that ctx has ended or that Options.Tx.Timeout is
+// over. After lost conflicts it pauses before a try, see pauseAfter.
 func runReceives(ctx context.Context, q *Queue, batch []*operation, others int) error {
 	o, begun := q.opts.Tx, time.Now()
 	o.UntilConflict = true

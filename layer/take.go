@@ -14,11 +14,11 @@ import (
 // and timers.
 
 // TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns the items: if the
-// transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
-// so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
-// or if it had to clear away as much as one transaction may: many items past retention, or claims whose leases have
-// ended. max is 1 to MaxBatch. The caller must handle an unknown commit, for example with Once. If the transaction has
-// half of FoundationDB's 10,000,000 bytes already, the error is a *LimitError.
+// transaction commits, the items are finished; if not, the items were never gone. The bodies together have at most 1
+// MiB, but a larger first item is taken alone. There is no lease and nothing to ack, so the work must be done within
+// the transaction (well under 5 s). TakeTx returns nothing if there is no ready group, or if it had to clear away as
+// much as one transaction may: many items past retention, or claims whose leases have ended. max is 1 to MaxBatch. The
+// caller must handle an unknown commit, for example with Once.
 //
 // again is true if nothing was taken, but the next transaction may take something at once. To drain a queue, call
 // TakeTx until it returns nothing and again is false. Each such transaction, if it commits, has changed something, so
@@ -29,9 +29,18 @@ import (
 // A group whose lease or delay has ended is ready, as for Receive: the item tried under the claim counts a failed
 // attempt, and the claim is lost.
 //
-// Reads: hints and due timers at snapshot; the lock, the items taken and the next item, with conflicts. A write
-// conflict on the lock excludes other takers and claimers of the group. Writes: it clears the items with their attempt
-// records, and moves the hint of the group to the next item. In a queue with an archive it writes the items there.
+// Reads at snapshot: hints, due timers, attempts, parts, the rate (pace), and the configuration and the pause (meta).
+// Reads with conflicts: the locks and the first hold that may exclude the take, the items taken and the next item (by a
+// template their lane keys). A write conflict on the lock excludes other takers and claimers of the group.
+//
+// Writes: it clears the items with their attempts, lane keys and parts, and moves the hint of the group to the next
+// item. In a queue with an archive the parts stay, and it writes the items there (archive, archived). It writes the
+// rate, counters and changes, and wakes handles for a group that it leaves ready. It ends a lease or delay that is over
+// (lock, timer, attempt, dead), and clears away the same as a receive.
+//
+// Errors: *LimitError, ErrInvalidUTF8, *TemplateError and ErrOptions for the arguments; ErrCorrupt if nothing was taken
+// and a group cannot be read; ErrNoQueue, ErrClosed, and the engine's. The error is also a *LimitError if the
+// transaction has half of FoundationDB's 10,000,000 bytes already, or has become too large.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) (items []Item, again bool, err error) {
 	items, again, err = q.takeTx(ctx, tx, max, o)
 	return items, again, wrap("take", err)
@@ -44,7 +53,7 @@ type TakeOptions struct {
 	// Where, if not nil, is the template of the items to take, as in ReceiveOptions. A template without facets is
 	// refused (*TemplateError).
 	Where Template
-	// Unordered takes free items of the group, as ReceiveOptions.Unordered does, and passes over items in flight. Not
+	// Unordered takes free items of one group, as ReceiveOptions.Unordered does, and passes over items in flight. Not
 	// with Where.
 	Unordered bool
 }
@@ -111,7 +120,7 @@ func (q *Queue) takeTx(
 }
 
 // takeFromGroup takes up to max items of a group, or of its lane by the packed template where. It first ends expired
-// holds of the group. It takes nothing while the queue is paused.
+// holds of the group, if receives by where claim single items. It takes nothing while the queue is paused.
 func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	if paused, err := w.paused(); err != nil || paused {
 		return nil, err
@@ -174,7 +183,9 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 // hold makes takeFrom end the hold first. If the lane is under a claim by heartbeat and the heartbeat is due, takeFrom
 // ends the claim. It returns nothing if the group cannot be read: see breaks.
 //
-// Reads: the lock and limit + 1 items, with conflicts. So a clearing conflicts with a release and with an enqueue.
+// Reads: the lock and limit + 1 items, with conflicts; of a lane that is no whole group its lane keys with conflicts,
+// and the items at snapshot. In a queue with facets or holds also the locks of intersecting lanes and the first hold,
+// with conflicts. So a clearing conflicts with a release and with an enqueue.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	if lanes.IsHold(c.lane) { // a timer of a hold: if the time of the hold is over, the item is free
 		if w.tired() {
@@ -240,13 +251,14 @@ func (w *txn) endHoldAt(lane string) error {
 	return err
 }
 
-// takeItems takes up to limit items of f, a lane that is free or under a holding that has ended, and returns them. It
-// takes nothing if the queue's rate is used up, or if the first item cannot be read.
+// takeItems takes up to limit items of f, a lane that is free or under a holding that has ended, and returns them. The
+// bodies together have at most defaultMaxBytes, except that a larger first item is taken alone. takeItems takes nothing
+// if the queue's rate is used up, or if the first item or an attempt record cannot be read.
 //
-// It clears the items, their attempt records and the hint or timer that led here. It clears the parts of their bodies,
-// or, in a queue with an archive, writes the items there. It writes a write conflict on the lock and the hint of the
-// next item, counts the items in the group's pace, and tells subscriptions. An ended holding is cleared: an expired
-// claim then counts a failed attempt.
+// It clears the items, their lane keys, their attempt records and the hint or timer that led here. It clears the parts
+// of their bodies, or, in a queue with an archive, writes the items there. It adds a write conflict on the lock, sets
+// the hint of the next item, counts the items in the group's pace, and tells subscriptions. An ended holding is
+// cleared: an expired claim then counts a failed attempt.
 func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
 	items, out, err := w.runWithin(f, limit, func(next int) bool {

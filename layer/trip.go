@@ -17,7 +17,8 @@ import (
 // error is of the transaction; errors of single operations are in the operations.
 //
 // others is how many groups the handle's other transactions in flight are likely to take. If the handle has just woken
-// another handle, the receives stand back: they go into the waiting line, and runTogether runs no transaction.
+// another handle, and the batch has only receives that may wait, they stand back: they go into the waiting line, and
+// runTogether runs no transaction.
 func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int, o kv.TxOptions) error {
 	t := trip{q: q, batch: batch, suspect: &suspectTurn{q: q}}
 	t.begin(others)
@@ -177,7 +178,8 @@ func lookLater(q *Queue, batch []*operation, due []dueBeat) {
 	}
 }
 
-// runLater is the goroutine of a later look. It ends with the handle.
+// runLater is the goroutine of a later look. It ends the claims of the heartbeats in due (endDueBeats), and looks far
+// ahead for the templates in far (lookFar). It ends with the handle, or after endTimeout.
 func runLater(q *Queue, l *laterLook, due []dueBeat, far []string) {
 	defer func() {
 		q.looks.mu.Lock()

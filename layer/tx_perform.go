@@ -183,9 +183,10 @@ func (w *txn) settle(os []*operation) error {
 }
 
 // receive claims groups for the receives, and stages those that wait and have got nothing. It leaves out operations
-// whose settlement has failed. claimer has the keys of the claims, and stage those of the requests. In a turn of the
-// waiting line takeTurn does all of this, and also grants groups to other handles. conflicts is how many conflicts the
-// receives have lost. The result says what has become of the handle's requests.
+// whose settlement has failed. It claims nothing if there are no claimers, or if leaveAlone says that another handle is
+// about to receive the groups found. claimer.claim has the keys of the claims, and stage those of the requests. In a
+// turn of the waiting line takeTurn does all of this, and also grants groups to other handles. conflicts is how many
+// conflicts the receives have lost. The result says what has become of the handle's requests.
 func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
