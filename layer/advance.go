@@ -11,9 +11,9 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// advanced is an item as its holder has changed it. Facets are the headers by which items can be received. A lane is
-// the items of a group that agree with a template, which gives values for facets. So an item with other facets leaves
-// lanes and joins others. "Packed" facets are the values in one text, see lanes.Plan.Pack.
+// advanced is an item as its holder, or an operator (Admin.Edit), has changed it. Facets are the headers by which items
+// can be received. A lane is the items of a group that agree with a template, which gives values for facets. So an item
+// with other facets leaves lanes and joins others. "Packed" facets are the values in one text, see lanes.Plan.Pack.
 type advanced struct {
 	id     ID
 	value  []byte   // the new value of the key item
@@ -254,8 +254,9 @@ func (w *txn) leaveLanes(a *advanced) {
 
 // rewrite writes an advanced item: it sets the keys item and part, clears the old parts, and sets a lane key in each
 // lane which the item joins. ends are the ends of these lanes, and rewrite keeps them up to date. Where the item
-// becomes the first of a lane, rewrite sets a hint (open). Elsewhere the lane has a hint or a lock, and the read
-// conflict on the lane's last key keeps that so, as in an enqueue.
+// becomes the first of a lane, rewrite sets a hint (open). Elsewhere another key leads to the lane (a hint, a timer, or
+// a hint kept under a lock), and the read conflict on the last key of a lane that is not empty keeps that so, as in an
+// enqueue.
 func (w *txn) rewrite(a *advanced, ends map[string]*laneEnds) error {
 	keys, tx := w.keys, w.tx
 	if a.had > 0 {

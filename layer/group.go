@@ -19,22 +19,23 @@ import (
 // This file changes the lock of a lane. A lane is a whole group or a part of one (package lanes). The value of a lock
 // is a record (rec.Record): it says what keeps the lane from receives. A record has a holding, which is a claim, a
 // grant or a delay, or a mark, which is a pause or a halt, or a claim and a mark. A lane without a lock is free: then a
-// hint must lead receives to its first item, the head. The file also has the consequences of a failed attempt, and the
-// delayed head. subspace.go has the table of all keys, and docs/glossary.md the other words.
+// hint, or the timer of a delayed head, must lead receives to its first item, the head. The file also has the
+// consequences of a failed attempt, and the delayed head. subspace.go has the table of all keys, and docs/glossary.md
+// the other words.
 
-// Status is the condition of a group which has items.
+// Status is the condition of a group.
 type Status string
 
 // The statuses. A group without items is not listed, unless it is paused or halted: see GroupsOptions.Marked.
 const (
 	Ready       Status = "ready"        // free to be claimed
-	Held        Status = "held"         // under a claim
+	Held        Status = "held"         // under a claim of the group, of one of its lanes, or of its first item
 	Expired     Status = "expired"      // under a claim whose lease has ended: the next receive takes over
 	Delayed     Status = "delayed"      // given back with a delay which has not ended, or the head is delayed
 	RateLimited Status = "rate_limited" // free, but the rate (Config.MaxRate) is used up for now
 	Paused      Status = "paused"       // by an operator, until resumed: see GroupInfo.Mark
 	Halted      Status = "halted"       // the head has failed for good; until redriven or resumed: see GroupInfo.Mark
-	Excluded    Status = "excluded"     // of a template: a claim of an intersecting template has the group
+	Excluded    Status = "excluded"     // of a template: the group, or an intersecting template, is under a claim
 	Granted     Status = "granted"      // kept for a handle whose receives wait; free if not accepted within 2 s
 	Corrupt     Status = "corrupt"      // the lock or the head cannot be read: LastError says why, Check tells more
 	Empty       Status = "empty"        // no items, and no mark: listed nowhere, see Admin.Group
@@ -65,13 +66,14 @@ func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 }
 
 // put changes the record of a lane's lock from old, as the transaction has read it, to next; nil = no lock. No other
-// function writes a lock. The caller must have a read conflict on the lock, by the guard of its operation. If rec.Step
+// function sets a lock. The caller must have a read conflict on the lock, by the guard of its operation. If rec.Step
 // does not allow the change, put writes nothing, and finish returns the error.
 //
 // put also keeps in step the keys that belong to a record. These are the timer of the holding, or the held key of a
-// claim by heartbeat; the grant; and the mark. head is the index of the group's head, for the value of a new timer. A
-// lock that is cleared, or ends earlier, gets its kept hints back when the transaction ends (putBackKept). A counter
-// gets the number of items that leave the claim.
+// claim by heartbeat; the grant; and the mark. head is the index of the group's head, for the value of a new timer. If
+// a lock is cleared, or its holding ends earlier, the hints kept under it are read with a conflict, and put back when
+// the transaction ends (putBackKept). If the hold of an item claimed in turn begins or ends, put also adds a write
+// conflict on the lock of the group (noteTurn). A counter gets the number of items that leave the claim.
 func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	if err := rec.Step(old, next); err != nil {
 		// finish returns the error, and then the transaction has no effect.
@@ -160,7 +162,7 @@ func endOwn(w *txn, key ownKey) {
 // This transaction may have begun before these, and reads the old locks. That is safe: a transaction that ends a claim
 // has a read conflict on the lock, so it fails if the claim was extended since.
 //
-// Footprint: read conflicts on the locks of these claims, if they are up to ownAlong.
+// Footprint: as extendOwn for up to ownAlong claims. With more of them, this transaction reads and writes no key.
 func keepOwn(w *txn) error {
 	if !w.q.owns.due(w.nowMS) {
 		return nil
@@ -263,10 +265,10 @@ func (w *txn) end(lane string, r *rec.Record, m *rec.Mark) (free bool) {
 }
 
 // lapse ends the holding of a lane as the next receive after the holding's end would. r is the record of the lane's
-// lock. After a claim, the item tried (the first of the claim) counts a failed attempt. f is the judgement on it; nil =
-// lapse calls judgeLapse. After a delay or a grant nothing counts. The item spared is not dead-lettered and does not
-// halt its group, because the caller is about to change or remove it; the zero ID spares none. free: the lane has no
-// lock then, and no hint yet.
+// lock. After a claim, the item tried (the first of the claim) counts a failed attempt if the judgement f says so; nil
+// = lapse calls judgeLapse, which reads the attempt records of the claim. After a delay or a grant nothing counts. The
+// item spared is not dead-lettered and does not halt its group, because the caller is about to change or remove it; the
+// zero ID spares none. free: the lane has no lock then, and no hint yet.
 //
 // lapse writes the lock and its keys (put), and attempt records or a dead letter (failure.carryOut).
 func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free bool, err error) {
@@ -300,7 +302,8 @@ func (w *txn) lapseAndFree(lane string, r *rec.Record) error {
 
 // leave makes sure that receives find a lane without a lock. It writes the hint of the lane's head, and returns the
 // hint as c, with found set. found is false if no receive claims the lane, if the lane is empty, or if items are
-// claimed in turn and the head is in flight.
+// claimed in turn and the group is locked or its head is in flight (readTurn has these reads). For a hold in an
+// unordered queue found is always false.
 //
 // If the lane is empty, leave adds a read conflict on the range of its items, by the guard empty. Example: an enqueue
 // has seen an item that this transaction removes, and so writes no hint. If the enqueue commits first, this transaction
@@ -356,13 +359,14 @@ func (w *txn) leave(
 	return c, err == nil, err
 }
 
-// free is leave for a lane which an operator or a sweep sets free. The lane must have no lock.
+// free is leave for a lane that is set free by another than its holder: by an operator, a sweep, or a receive of
+// another lane. The lane must have no lock.
 func (w *txn) free(lane string) error {
 	_, _, err := w.leave(lane, nil, guard.FreeEmpty, true)
 	return err
 }
 
-// freeAll sets lanes free, one by one. No lock may keep them.
+// freeAll sets lanes free, one by one. They must have no locks.
 func (w *txn) freeAll(all []string) error {
 	for _, lane := range all {
 		if err := w.free(lane); err != nil {
@@ -420,9 +424,9 @@ func (w *txn) excludeHolders(g guard.Guard, lane string) error {
 }
 
 // remove clears the acked items of a claim of the lane, with their keys in lanes, their attempts, and their parts
-// unless they are archived. all are the items under the claim. remove clears by exact keys: a range from the first to
-// the last would also clear an item whose enqueue committed late, between the acked items. A settlement may exclude
-// that: see settlement.remove.
+// unless they are archived. all are the items under the claim. remove clears each item by its exact key: a range from
+// the first to the last would also clear an item whose enqueue committed late, between the acked items. A settlement
+// may exclude that: see settlement.remove.
 func (w *txn) remove(lane string, all, acked []rec.Item, archived bool) {
 	group := lanes.GroupOf(lane)
 	for _, d := range acked {
@@ -531,7 +535,7 @@ func (w *txn) judgeTried(lane string, claim *rec.Holding, text string) (*failure
 }
 
 // carryOut writes the consequences of the failure: it dead-letters the item (deadLetter), or else writes the attempt
-// record of the item. It also writes the records of suspects that stay. The caller must write the end of the claim.
+// record of the item. It also writes the attempt records of the suspects. The caller must write the end of the claim.
 //
 // m is the group's mark before. carryOut returns the mark from then on: m, or the halt that follows from the failure.
 // The failure of the item spared neither dead-letters it nor halts the group, because the caller is about to change or
@@ -581,8 +585,8 @@ func (f *failure) mark(w *txn, old *rec.Mark) *rec.Mark {
 // deadLetter moves the item to the dead letters. The parts stay where they are. It returns false if the item is not
 // there.
 //
-// Footprint: reads the item at snapshot, under the caller's conflict on the lock; clears the item and its attempts,
-// writes the dead letter.
+// Footprint: reads the item, and receipts for the time (present), at snapshot, under the caller's conflict on the lock.
+// putDeadLetter has the writes.
 func (f *failure) deadLetter(w *txn) (bool, error) {
 	keys := w.keys
 	key := keys.item(f.id)
@@ -620,10 +624,9 @@ func (w *txn) putDeadLetter(f *failure, value []byte, facets string, deadMS int6
 
 // A message may be delayed: the envelope has the earliest delivery time. The message delays its own group and no other.
 // The items behind it wait too, and a claim ends before the delayed item. While the head is delayed the group has no
-// holding and no lock. A timer of kind "head" leads to the group when the time has come, as a hint leads to a ready
-// group. The enqueue writes the timer if the group was empty. Otherwise the end of a claim writes a hint, because it
-// reads only the next head's key and not its value. The receive or take that meets this hint replaces it with the
-// timer.
+// holding. A timer of kind "head" leads to the group when the time has come, as a hint leads to a ready group. The
+// enqueue writes the timer if the group was empty. Otherwise the end of a claim writes a hint, because it reads only
+// the next head's key and not its value. The receive or take that meets this hint replaces it with the timer.
 
 // rows makes rows of pairs (key and value of items) that were read in a lane. The rows have the queue's delay by the
 // configuration of this transaction, and its time, by which they correct wrong stored times (moment.tame).
@@ -642,8 +645,8 @@ func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 //
 // Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
 // because an enqueue that saw the group empty may fill the gap, and write a hint with the same key that awaitHead
-// clears. In a queue with facets awaitHead adds a write conflict on the lane, because a transaction that lets an item
-// join the lane reads its last item.
+// clears. If the lane is that of a template, awaitHead also adds a write conflict on the range of its items (keys
+// lane), because a transaction that lets an item join the lane reads its last item.
 func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error {
 	gap := kv.KeyRange{Begin: w.keys.items(lane).Begin, End: kv.KeyAfter(w.keys.laneItem(lane, head))}
 	if err := guard.EarlyGap.Read(w.tx, gap); err != nil {
@@ -662,8 +665,8 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 	return nil
 }
 
-// timeHolding sets the key by which a search finds the holding h of a lane when its time is over: a timer, or the held
-// key of a claim by heartbeat. head is the index of the lane's head.
+// timeHolding sets the key by which the holding h of a lane is found when its time is over: a timer, or the held key of
+// a claim by heartbeat. head is the index of the lane's head.
 func timeHolding(w *txn, lane string, h *rec.Holding, head int64) {
 	w.tx.Set(w.keys.tenure(lane, h), rec.PackTimer(h.Kind, head))
 }
@@ -674,11 +677,11 @@ func (w *txn) timeHead(lane string, index, timingMS int64) {
 	w.tx.Set(w.keys.timer(timingMS, lane), rec.PackTimer(rec.KindHead, index))
 }
 
-// hasten makes the delayed head of a lane deliverable now: it writes the item with a new due time, and clears the
-// head's timer. The caller must write the hint. early reports whether the head was delayed. The caller has a read
-// conflict on the lock. In a queue with facets hasten reads all locks of the group, with a conflict, because a claim of
-// another lane may have the head. Then hasten changes nothing, and early is false. The same applies to a hold of the
-// head.
+// hasten makes the delayed head of a lane deliverable now: it writes the item with a new due time, clears the head's
+// timers, and sets a hint in each other lane of the item. The caller must write the hint of this lane. early reports
+// whether the head was delayed. The caller has a read conflict on the lock. hasten reads the head at snapshot. If a
+// claim of another lane has the head, or the head has a hold, hasten changes nothing, and early is false: inOtherLane
+// has the reads and conflicts.
 func (w *txn) hasten(lane string) (early bool, err error) {
 	found := w.readItems(w.read, lane, 1)
 	pairs, err := found.Wait(w.ctx)

@@ -24,8 +24,9 @@ const beatPage = 100
 
 // overAt returns when the time of a lane's holding is over (ms); 0 = there is no holding. r is the record of the lane's
 // lock. For a claim by heartbeat overAt reads the beat, at snapshot, and returns the time at which the beat is due, or
-// 0 if the beat is gone. If the beat is due, overAt adds it to w.beats.due, and the caller must end it. But a beat that
-// is due and may still be kept alive (ownBeat, mayLive) stays: the time is then a second from now.
+// 0 if the beat is gone. If the beat is due, is being ended, or cannot be read, overAt adds it to w.beats.due, and the
+// caller must end it. But a beat that is due and may still be kept alive (ownBeat, mayLive) stays: the time is then a
+// second from now.
 func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 	h := r.Holding()
 	switch {
@@ -131,12 +132,13 @@ func together(due []dueBeat) (all []dueBeat) {
 // endBeat ends a page of the claims of a handle whose beat is due, and the claims that led here. Each gets the time at
 // which the beat was due as the end of a lease of its own, and a timer there. Its held key is cleared. The transaction
 // that ends the last page also clears the beat and its timer. Any other transaction marks the beat as ended. ended is
-// the number of claims ended. If the beat is gone or not due, endBeat only clears or replaces an old timer that led
-// here.
+// the number of claims ended. If the beat is gone, is not due, or may still be kept alive (ownBeat, mayHoldersLive),
+// endBeat only clears or replaces an old timer that led here.
 //
 // Footprint: a read conflict on the beat, which a handle that lives moves; a write conflict on the right to join the
 // beat, so no claim joins a beat which is being ended; read conflicts on the locks, and, if a single page is all, on
-// the list of the handle's claims. To repeat it does no harm.
+// the list of the handle's claims (held). That list and the beat's timer are read at snapshot. To repeat it does no
+// harm.
 func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	keys, key := w.keys, w.keys.beat(d.handle)
 	v, err := guard.BeatEnd.Get(w.tx, key).Wait(w.ctx)
@@ -335,9 +337,10 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 // and its heartbeat. No search for due timers finds them. So a handle that receives also looks far ahead, each quarter
 // of the queue's lease, at a few timers (advice.Far). It ends what is wrong:
 //
-//   - A claim, a grant or a heartbeat whose end is wrong, and which no process has moved for one lease of the queue,
-//     has lapsed. Which of the two clocks is wrong does not matter: a holder that lives extends its claim each third
-//     of its lease. The lease of a claim must also be over by versions, because it may be longer than the queue's.
+//   - A claim, a grant or a heartbeat whose end is wrong has lapsed if no process moves it for long enough: a claim for
+//     a lease of the queue, or for its own longer lease if that is not over by versions; a grant for 2 s; a heartbeat
+//     for the lease of its handle. Which of the two clocks is wrong does not matter: a holder that lives extends its
+//     claim each third of its lease.
 //   - A retry delay has lapsed once the handle has seen it for as long as the nack wanted it to last.
 //   - The timer of a head gives way to a hint. The receive that meets the hint reads the times of the message as
 //     moment.tame does, and delivers the message or sets the right timer.
@@ -362,8 +365,9 @@ type farTimer struct {
 }
 
 // lookFar looks at timers that lie far ahead, for the receives by the packed template where ("" = whole groups), and
-// ends what wrong timers keep waiting (endFar). advice.Far tells the caller when it is time. ended: something was
-// ended, so the receives must look again. An error is ignored: the next look meets the same timers.
+// ends what wrong timers keep waiting (endFar). Then lookFar wakes the handles that wait (wakeAll). advice.Far tells
+// the caller when it is time. ended: something may have been ended, so the receives must look again. An error is
+// ignored: the next look meets the same timers.
 func lookFar(ctx context.Context, q *Queue, where string) (ended bool) {
 	q.yield(ctx, "look far")
 	over, err := viewFor(ctx, q, func(v *view) ([]farTimer, error) { return farTimers(v, where) })
@@ -445,8 +449,10 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 }
 
 // readFar reads one timer, row. wrong reports whether its time is wrong, and wait says how long the handle must see the
-// timer unchanged before it may end the timer. sample: the time in the key is one that a timer may have. Then readFar
-// compares it with the lock of the lane and, if the lane has no holding, with the times of its head.
+// timer unchanged before it may end the timer. sample: the time in the key is one that a timer may have. Of a beat's
+// timer readFar reads nothing else. Otherwise it reads the lock of the lane, at snapshot, and compares the time with
+// the holding. Of a delay it also reads the keys of delayIsWrong. Without a holding the time is wrong, except in a
+// sample: there the times of the head decide (headIsWrong).
 func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time.Duration, err error) {
 	p, err := v.keys.parse(row.Key)
 	if err != nil {
@@ -598,7 +604,7 @@ func endFar(w *txn, t farTimer) error {
 }
 
 // endFarBeat is endFar for the timer t of a beat. It makes the beat due now, with a new timer: the next search ends the
-// beat, or its handle moves it.
+// beat, or its handle moves it. If the beat is gone, has moved, or cannot be read, it only clears t.
 func endFarBeat(w *txn, t farTimer) error {
 	key := w.keys.beat(t.beat)
 	b, found, err := waitRow(w.ctx, guard.BeatEnd.Get(w.tx, key), "beat", key, rec.UnpackBeat)

@@ -16,10 +16,10 @@ import (
 // letGo makes the item of a hold that has ended findable again. lane is that of the hold, whose record this transaction
 // has cleared.
 //
-// In an unordered queue the hold has taken the item out of the free lane. letGo puts the key of the item back into that
-// lane and writes a hint there, if the item is still stored; found is false. If items are claimed in turn, the item has
-// stayed in its lanes: letGo calls leadBack, which writes the group's hint if the head is free. Then c is the hint, and
-// found is true.
+// In an unordered queue the hold has taken the item out of the free lane. letGo reads the item at snapshot. If the item
+// is still stored, letGo puts its key back into that lane and writes a hint there; found is false. If items are claimed
+// in turn, the item has stayed in its lanes: letGo calls leadBack, which writes the group's hint if the head is free.
+// Then c is the hint, and found is true.
 func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	id, _ := holdOf(lane)
 	free, out := w.keys.plan.TakenOutOf(lane)
@@ -95,7 +95,7 @@ func (w *txn) fenceHolds(g guard.Guard, last ID) error {
 //
 // Invariant I1 is kept by these rules. docs/model/Items.tla shows that each is needed:
 //
-//   - A transaction that begins or ends a hold writes a conflict on the lock of the group.
+//   - A transaction that begins or ends a hold adds a write conflict on the lock of the group.
 //   - A transaction that ends a hold leaves a hint, if the head is free then. No further conflict is needed, because
 //     the hint is there.
 //   - A transaction that leaves no hint because the head is in flight has two read conflicts: on the lock of the group,
@@ -203,8 +203,8 @@ func (w *txn) disposeInHand(f *found) error {
 }
 
 // delayOf reads the record that may delay a lane: that of its lock. If items are claimed in turn and the group has no
-// lock, that is the record of its head's hold. held is the lane of the record r. nil = there is no record. The reads
-// have conflicts (guard RetryLock).
+// lock, that is the record of its head's hold. held is the lane of the record r. nil = there is no record. The reads of
+// the records have conflicts (guard RetryLock), that of the head's key has none.
 func (w *txn) delayOf(lane string) (held string, r *rec.Record, err error) {
 	if r, err = w.guarded(guard.RetryLock).readLock(lane); err != nil || r != nil || !w.keys.plan.InTurn() {
 		return lane, r, err

@@ -199,8 +199,8 @@ const groupTable = "testdata/group.txt"
 
 var rewrite = flag.Bool("rewrite", false, "TestGroupMachine writes its table")
 
-// TestGroupMachine: what each event makes of a group in each condition is what testdata/group.txt says (I1, G2). After
-// each the invariants hold, and each action that the table names is one of the model's.
+// TestGroupMachine: testdata/group.txt says how each event changes a group in each condition (I1, G2). After each the
+// invariants hold, and each action that the table names is one of the model's.
 func TestGroupMachine(t *testing.T) {
 	var out strings.Builder
 	out.WriteString("# What each event makes of a group: condition | event | what follows | action of docs/model.\n" +
@@ -252,7 +252,7 @@ func TestGroupMachine(t *testing.T) {
 	}
 }
 
-// TestIllegalStep: a record that is to change as none may ends the transaction, and nothing is written (I1).
+// TestIllegalStep: an illegal change of a record ends the transaction with an error, and nothing is written (I1).
 func TestIllegalStep(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "a1")
@@ -276,8 +276,8 @@ func TestIllegalStep(t *testing.T) {
 	require.NoError(t, s.q.Ack(s.ctx, c))
 }
 
-// TestRetryDelay: an exponential wait doubles up to its maximum, and of each a random half is left out; a constant one
-// stays the same; whatever the number of failures.
+// TestRetryDelay: an exponential wait doubles up to its maximum, and up to a random half of each is left out; a
+// constant one stays the same; whatever the number of failures.
 func TestRetryDelay(t *testing.T) {
 	p := RetryPolicy{Base: 100 * time.Millisecond, Max: time.Minute}
 	for failures, whole := range map[int]time.Duration{

@@ -12,8 +12,8 @@ import (
 // Lanes of one group may be held at the same time if no item can be in both. A lane cannot be claimed while another
 // lane that may share an item is held: the hint that led to the lane is then moved under the lock of that other lane.
 // There it is a kept hint, and the release of the lock moves it back. Until then no receive finds the lane or looks at
-// it for nothing. Each kept hint has a timer at the end of the lease, for the case that the lock is not released. Two
-// lanes that may share an item intersect.
+// it for nothing. A timer at the end of the lock's holding also leads to the lane of a kept hint, for the case that the
+// lock is not released. Two lanes that may share an item intersect.
 //
 // A transaction that puts a hint aside has a read conflict on the lock. A transaction that releases a lock reads the
 // hints put aside under the lock with a conflict. So neither of the two can lose a hint.
@@ -32,8 +32,8 @@ func (w *txn) clearItem(by string, id ID, facets string) {
 }
 
 // fenceOver adds read conflicts on the locks of all lanes that intersect the given lane, its own included. In a queue
-// in which each group is one lane, that is the group's lock alone. g is the guard of the lane's own lock. The other
-// conflicts have the guard OverLock.
+// in which each group is one lane, that is the group's lock alone. g is the guard of the range with the lane's own
+// lock. The other conflicts have the guard OverLock. Holds are left to fenceHolds.
 func (w *txn) fenceOver(g guard.Guard, lane string) error {
 	own := w.keys.lock(lane)
 	for _, r := range w.keys.over(lane) {
@@ -83,16 +83,17 @@ func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	return &again, nil
 }
 
-// disposeExcluded carries out verdictExcluded: it clears the hint that led to the lane, and writes it as a kept hint
-// under the intersecting lane's lock, which excludes the lane. A timer of the lane, at the end of that lock's holding,
-// leads back to it. There are other cases:
+// disposeExcluded carries out verdictExcluded: it clears the hint or timer that led to the lane, and writes a kept hint
+// under the intersecting lane's lock, which excludes the lane. If that lock has a holding, a timer of the lane at its
+// end leads back to it. There are other cases:
 //
 //   - The lane has a lock whose time is over, or a grant to this handle: disposeExcluded ends that, and behind is the
 //     hint that leadOn has written.
 //   - The caller has named the lane, or the lock has maxKept hints already: the hint stays.
 //   - Items are claimed in turn: disposeInHand.
 //
-// Footprint: a read conflict on the lock, so that the hint is not put aside under a lock which has just been released.
+// Footprint: a read conflict on the other lane's lock, so that the hint is not put aside under a lock which has just
+// been released. In the first case it is on the lane's own lock.
 func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.record != nil { // a claim that has lapsed, a delay or grant that is over, or a grant to this handle
 		if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {

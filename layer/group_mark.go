@@ -23,8 +23,9 @@ import (
 // mark marks a group, and returns the new record of the group's lock. A group that is marked already stays unchanged,
 // but a halt replaces a pause: the failed item needs to be looked at before the group continues.
 //
-// Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding which gives way.
-// Hints stay. They are stale while the mark is there, and cleared when met.
+// Footprint: reads the lock with a conflict. Sets the lock and the key mark, and adds to counters. Clears the timer of
+// the holding which gives way, and the grant key of a grant. Hints stay. They are stale while the mark is there, and
+// cleared when met.
 func (w *txn) mark(group string, m rec.Mark) (*rec.Record, error) {
 	r, err := w.guarded(guard.MarkGroup).readLock(group)
 	if err != nil {
@@ -48,7 +49,8 @@ func (w *txn) mark(group string, m rec.Mark) (*rec.Record, error) {
 // error of allow leaves the group unchanged. If the group has no holding, it becomes ready and gets a hint. If it was
 // halted and has no holding, the attempts of its head are cleared (forgive), and so the head is tried again.
 //
-// Footprint: reads and writes the lock, with conflicts; if the group has no holding, also those of the end of a claim.
+// Footprint: reads the lock with a conflict, sets or clears it, clears the key mark, and adds to counters. If the group
+// has no holding, also the keys of free, and after a halt the attempt of the head.
 func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
 	r, err := w.guarded(guard.MarkGroup).readLock(group)
 	if err != nil || r.Mark() == nil {
@@ -178,7 +180,7 @@ func (w *txn) runWithin(
 
 // draw takes up to want items from the queue's rate, in a transaction of its own. got is how many it has taken. If
 // none, draw writes nothing, and untilMS is when there will be one (ms). by is the transaction that needs them. The
-// queue's pair is the value of the key that has the rate.
+// queue's pair is the field pace of meta: the time up to which the rate is used up.
 //
 // Footprint: reads and writes the queue's pair, with a conflict on the pair alone, so that of two draws at the same
 // time one sees the other. A draw of unknown outcome is done again: if the first was applied, its items are lost.

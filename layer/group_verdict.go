@@ -25,7 +25,7 @@ type verdict int
 
 const (
 	verdictDeliver  verdict = iota // the first items may be delivered now
-	verdictStale                   // the lane is held, or the holding whose timer or grant led here is gone
+	verdictStale                   // the lane is held or marked, or the holding whose timer or grant led here is gone
 	verdictEmpty                   // the lane has no items: a holding that has ended is cleared
 	verdictAged                    // the head has waited longer than the queue's retention
 	verdictEnds                    // ending an expired claim dead-letters an item, halts the group, or leaves a mark
@@ -196,9 +196,9 @@ func (w *txn) putsOff(f *found) bool {
 //   - empty: clears the lead, and the lock if there is one.
 //   - aged: drops or dead-letters the items past retention, ends the holding, and clears the lead. If no mark is left
 //     in the lock, it writes a hint of the next head.
-//   - ends: ends an expired claim after which nothing is delivered, and clears the lead (lapse has the keys). The first
-//     item of the claim becomes a dead letter, and the next head gets a hint. Or the lock keeps a mark (a pause, or the
-//     halt at this item), and there is no hint.
+//   - ends: ends the expired claim, and clears the lead (lapse has the keys). The first item of the claim becomes a
+//     dead letter, and the next head gets a hint. Or the lock keeps a mark (a pause, or the halt at this item), and
+//     there is no hint.
 //   - early: ends a holding whose time is over, and sets a timer of the head in place of the lead. A caller that has
 //     named the lane has no lead: then nothing happens unless there is a holding.
 //   - excluded: turns the hint into a kept hint (disposeExcluded has the exceptions).
@@ -211,8 +211,9 @@ func (w *txn) putsOff(f *found) bool {
 // candidate. nil = none.
 //
 // Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
-// a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time. The guards of
-// a lock have several names, so that a test can leave out each conflict by itself.
+// a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time. A take has
+// these conflicts already (f.fenced). The guards of a lock have several names, so that a test can leave out each
+// conflict by itself.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.keys.lock(f.lane)), false // free: the lane has no lock any more, and needs a hint
 	switch f.verdict {
@@ -294,8 +295,8 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 }
 
 // disposeEarly leaves a lane to a timer at f.untilMS, when the head is due or the rate has an item again. It ends a
-// holding whose time is over, clears the hint or timer that led here, and sets the timer of the head. If the stored
-// times of the head are wrong (row.tamed), it also writes the item again, with right ones.
+// holding whose time is over, clears the hint, timer or grant that led here, and sets the timer of the head. If the
+// stored times of the head are wrong (row.tamed), it also writes the item again, with right ones.
 func (w *txn) disposeEarly(f *found) error {
 	if f.key == nil && f.record == nil {
 		return nil // the caller has named the group: its hint or timer stays, and is right
@@ -469,8 +470,9 @@ func isOld(w *txn, config *Config, r *row) (bool, error) {
 func (r retro) waitsSince(e *rec.Envelope) int64 { return max(e.EnqueuedMS, r.due(e)) }
 
 // isAged reports whether the head of a lane is past retention and must be removed. A mark keeps the head. So does a
-// claim whose holder may live although its lease has expired by the handle's clock (claimLasts). The transaction may
-// have ended such a claim of the group itself. The head is then delivered, and its holder may still handle it.
+// claim whose holder may live although its lease has expired by the handle's clock (claimLasts). It keeps the head even
+// if this transaction has ended that claim itself (suspects.early): then the head is delivered, although the earlier
+// holder may still handle it.
 func isAged(w *txn, f *found) (bool, error) {
 	if f.record.Mark() != nil {
 		return false, nil
@@ -513,8 +515,10 @@ func (w *txn) overdue(all rows) (rows, error) {
 // it is not a claim whose lease lasts. The holding ends, as at a takeover (lapse), but a mark stays. free: the lane has
 // no lock then, and no hint yet.
 //
-// expireItems clears the items, their keys in lanes, their attempts, and the hint of the head. The parts of a dropped
-// item go with it; those of a dead letter stay. Counters and rows of changes are written, too.
+// expireItems adds a write conflict on the lock (vacate). It clears the items, their keys in lanes, their attempts, and
+// the hint of the head. For dead letters it reads the attempts, and receipts for the time (present), at snapshot, and
+// sets the keys dead. The parts of a dropped item go with it; those of a dead letter stay. Counters and rows of changes
+// are written, too.
 func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 	config, err := w.config()
 	if err != nil {
@@ -573,8 +577,9 @@ func vacate(w *txn, r *rec.Record, old rows, out []rec.Item) (free bool, err err
 }
 
 // endBefore ends the holding of a lane because the items out are about to be removed. The item tried under an expired
-// claim, if it is one of out, counts a failed attempt but is not dead-lettered, because the caller removes it anyway.
-// free: the lane has no lock then. It is false if the record has a mark, which stays.
+// claim, if it is one of out, is not dead-lettered and does not halt the group, because the caller removes it anyway.
+// lapse has the keys. free: the lane has no lock then. It is false if a mark stays, or the failure of an item that is
+// not in out halts the group.
 func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, err error) {
 	if r == nil {
 		return true, nil
@@ -618,9 +623,10 @@ func (w *txn) overduePage(f *found) (rows, error) {
 // least one, and over any time T at most rate × T plus a second's worth start. A delivery counts at the start, whatever
 // the outcome; a redelivery again.
 //
-// Each group has a pair: the time up to which its rate is used up. A claim or take reads the pair together with the
-// lock, moves the time on, and gets no more items than fit between the time and now. If no item fits, the head is not
-// due, see group.go: a timer leads to the group later. Meanwhile the group costs no worker, nor a search.
+// Each group has a pair, the value of its key pace: the time up to which its rate is used up. A claim or take reads the
+// pair together with the lock, moves the time on, and gets no more items than fit between the time and now. If no item
+// fits, the head is not due, see group.go: a timer leads to the group later. Meanwhile the group costs no worker, nor a
+// search.
 //
 // A claim or take writes the pair in a transaction with the lock, so no conflict on the pair is needed. The stored time
 // is never ahead of the writer's clock. Example: a worker 5 s fast delivers 5 s' worth too much, once; the others then
@@ -718,8 +724,8 @@ func (a allowance) after(n int64) rec.Pace {
 // landed and timed out. The caller may have handled the first items with success, and its process was killed before
 // their ack landed. So an attempt counts by evidence that a handler was called:
 //
-//   - The first lease of an item that expires counts one attempt for the first item of the claim, but never the last
-//     attempt: nothing dead-letters the item or halts its group by that.
+//   - If a lease expires and the first item of the claim is not suspect, the item counts one attempt, but never its
+//     last: nothing dead-letters the item or halts its group by that.
 //   - All items of the claim are suspect from then on. A receive gives a suspect item alone: one claim, one item.
 //     The handle then notes in the lock, in a transaction of its own, that the caller knows the claim. The claim is
 //     proven.
@@ -728,7 +734,7 @@ func (a allowance) after(n int64) rec.Pace {
 //   - A handle gives the next suspect item when the one before is settled, or after suspectPause. An item that was
 //     alone when its lease expired excludes all others. Otherwise two of them would be handled at the same time in one
 //     process, and one would kill the other. The handles of different queues of one kv.DB heed each other.
-//   - An item is suspect until a call of its handler ends: with an ack, or with a nack that has a text.
+//   - An item is suspect until a call of its handler ends: with an ack, an advance, or a nack that is no release.
 //   - If the lease has expired by the handle's clock, and not by versions, nothing counts: the handle's clock is ahead,
 //     or the holder's was behind, and the holder lives.
 //
@@ -740,7 +746,7 @@ func (a allowance) after(n int64) rec.Pace {
 // 0. A proven claim has a record whose token is greater than the claim's own. Earlier versions read both.
 
 // hinted returns the number to store in the hint of a head with the attempt record a: how often the head has failed,
-// and at least 1 if it is suspect. A receive reads the record only if the number is more than 0.
+// and at least 1 if it is suspect. If it is 0, the receive that follows the hint need not read the record (isCounted).
 func hinted(a rec.Attempt) int {
 	if a.Suspect() {
 		return max(a.Count, 1)
@@ -754,8 +760,8 @@ const unread = 1
 
 // judgeLapse decides the consequences of the expired lease of the claim in r, by the rules above. The result has the
 // new attempt record of the item tried, which is the first item of the claim, and its fate. Its suspects are the new
-// records of the other items, if the claim was not proven. judgeLapse reads the attempt records of the claim's items.
-// It writes nothing: failure.carryOut does.
+// records of the other items, if the claim was not proven, or has ended early (isEarly). judgeLapse reads the attempt
+// records of the claim's items. It writes nothing: failure.carryOut does.
 func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	c := r.Claim()
 	group := lanes.GroupOf(lane)
@@ -911,7 +917,7 @@ const (
 	// longer than most handlers take: a message that kills its process must not kill the handler of another a second
 	// time. It is not longer, because after a crash the messages that were in hand are handled one after the other.
 	suspectPause = 30 * time.Second
-	// graveAttempts: an item that has as many, and is suspect, was alone when its lease expired.
+	// graveAttempts: a suspect item with so many failed attempts counts as one that was alone when its lease expired.
 	graveAttempts = 2
 )
 
@@ -927,10 +933,9 @@ func pauseIsOver(v *view, g *givenSuspect) (bool, error) {
 // the caller it always may. Of the handle's own transactions one at a time gives suspect items, and at most one
 // in each attempt. All this also holds for the handle and the handles of other queues that it heeds, together.
 //
-// The item must wait while the claim of the suspect item that a handle gave last is in force, for at most
-// suspectPause. A grave item was alone when its lease expired (graveAttempts). It must wait, however long, for all such
-// claims, and every other suspect item must wait for the claim of a grave one. mayGiveSuspect reads the locks of these
-// claims, at snapshot.
+// The item must wait while the claim of the suspect item that a handle gave last is in force, for at most suspectPause.
+// A grave item has graveAttempts. It must wait, however long, for all such claims, and every other suspect item must
+// wait for the claim of a grave one. mayGiveSuspect reads the locks of these claims, at snapshot.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 	if w.suspects.turn == nil {
 		return true, nil // the transaction is the caller's

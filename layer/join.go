@@ -26,8 +26,8 @@ const joinProbe = 20
 // behind is the hint of the waiting group, if messages are left in it; else nil. f.left is set if messages of f, or of
 // an earlier waiting group, are left to the next transaction.
 //
-// Footprint: reads at snapshot. A message that comes to an earlier waiting group at the same time was due before its
-// enqueue has ended.
+// Footprint: reads the first keys of earlier waiting groups at snapshot, without a conflict. A message that is enqueued
+// there at the same time is due before its enqueue ends, so it may join later.
 func join(w *txn, f *found) (behind *candidate, err error) {
 	group, _ := joinedFrom(f.group())
 	first := w.keys.items(group + joinMark)
@@ -119,7 +119,8 @@ func lookAt(w *txn, c candidate, most int) (*found, error) {
 // entries of the messages to the new items. behind is the hint of the next message of the waiting group; nil = there is
 // none. If the first message cannot be read, nothing is written.
 //
-// Footprint: a read conflict on the lock of the waiting group, and a write conflict on it; else that of an enqueue.
+// Footprint: read conflicts on the lock of the waiting group and on the holds up to its last moved item, a write
+// conflict on the lock, and read conflicts on the dedup entries; else that of an enqueue.
 func moveToTail(w *txn, f *found) (behind *candidate, err error) {
 	group, _ := joinedFrom(f.group())
 	config, err := w.config()

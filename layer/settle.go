@@ -26,7 +26,8 @@ type Settlement struct {
 	// Advance are the items that Change rewrites in place. An advanced item keeps place and id, leaves the claim, and
 	// is delivered again by the templates that now match. So a message goes from stage to stage of a pipeline. Failed
 	// attempts do not go along: each stage begins with none. An item whose facets do not change is delivered again to
-	// the same template, in a later claim. An item in Finish must not be in Advance.
+	// the same template, in a later claim. An item in Finish must not be in Advance. Not for a claim of one item
+	// (Claim.Hold).
 	Advance []ID
 	// AdvanceAll advances all items left in the claim, except those in Finish. Not with Advance, FinishAll or Nack.
 	AdvanceAll bool
@@ -42,7 +43,7 @@ type Settlement struct {
 	// Nack, if not nil, gives back all items that are neither in Finish nor in Advance, as Queue.Nack does.
 	Nack *NackOptions
 	// State, if not nil, is stored with the group, in place of the old state: at most MaxStateSize bytes. No bytes
-	// clear the state. A State alone leaves the claim and the items unchanged.
+	// clear the state. A State alone leaves the claim and the items unchanged. Not for a claim with Where or Hold.
 	State *[]byte
 	// Extend, if greater than 0, makes the claim last for so long from now on, as Queue.Extend does: MinLease to
 	// MaxLease. Not with Nack, State, Change or items to finish or to advance.
@@ -121,10 +122,11 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 // commit, for example with Once. The Claim is not changed, because the commit is the caller's.
 //
 // Reads: the lock, with a conflict. When the last item is finished: the key of the next item at snapshot; if there is
-// none, a conflict on the whole group. With FinishAll, if several items are the first of the group: a conflict on their
-// range. With Nack: the failed attempts of the first item, at snapshot. If the queue has an archive: the items, at
-// snapshot. With items to advance: these items, and the first and the last key of each lane that an item joins, at
-// snapshot; this conflicts with the removal of the last item of such a lane.
+// none, a conflict on the whole group. If the group becomes free: the oldest requests, at snapshot. With FinishAll, if
+// several items are the first of the group: a conflict on their range. With Nack: the failed attempts of the first
+// item, at snapshot. For a dead letter: the item, receipts, and the attempts of the next item, at snapshot. If the
+// queue has an archive: the items, at snapshot. With items to advance: these items, and the first and the last key of
+// each lane that an item joins, at snapshot; this conflicts with the removal of the last item of such a lane.
 //
 // Writes: the lock, and the timer or the held key of the claim. A finished item: its keys item, part and attempt and
 // its lane keys are cleared. With an archive its parts stay, and rows archive and archived are set. An advanced item:
@@ -132,6 +134,12 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 // letter or a halt follows, also the timer, the dead letter or the mark. With State: the state. A State alone leaves
 // the lock as it is, and adds a write conflict on the lock. If the group becomes free: the hint of its first item, and
 // wake keys. If items leave the claim: counters, and a row of changes if the queue keeps changes.
+//
+// In a queue with facets or Unordered, the end or a shorter lease of a claim reads the hints kept under its lock
+// (kept), with a conflict, and writes them back as hints. A claim of one item (Claim.Hold) has the key hold as its
+// lock. With Unordered its end sets the item's lane key again. With LeasePerItem its end adds a write conflict on the
+// group's lock, and reads that lock, the first hold and the first item, at snapshot. If the group is locked, or its
+// first item is held, it then sets no hint and adds read conflicts on the lock and on the items up to the first.
 func (q *Queue) SettleTx(ctx context.Context, tx kv.Tx, s Settlement) error {
 	return wrap("settle", q.settleOneTx(ctx, tx, &s))
 }
@@ -290,7 +298,7 @@ func (s *Settlement) tell(done *settlement) {
 }
 
 // end sets Result and updates the caller's Claim, after the settlement was committed: the new end of an extended claim,
-// or Items without those that have left the claim. FinishAll, AdvanceAll and a Nack of all items leave Items unchanged.
+// or Items without those that have left the claim. FinishAll, AdvanceAll and a Nack without From leave Items unchanged.
 func (s *Settlement) end(done *settlement) {
 	s.tell(done)
 	switch {
@@ -314,7 +322,8 @@ func (s *Settlement) end(done *settlement) {
 // Acks, nacks, extends, enqueues and receives of a handle which arrive while a transaction is in flight travel together
 // in the next transaction; each has its own result.
 //
-// Errors: ErrClaimLost, ErrClosed, and the engine's. After ErrClaimLost nothing was changed.
+// Errors: ErrClaimLost, ErrCorrupt if the lock cannot be read, ErrNoQueue, ErrClosed, and the engine's. After
+// ErrClaimLost nothing was changed.
 func (q *Queue) Ack(ctx context.Context, c *Claim) error {
 	return wrap("ack", q.settleOne(ctx, &Settlement{Claim: c, FinishAll: true}))
 }
@@ -351,8 +360,10 @@ func (q *Queue) AckItemsTx(ctx context.Context, tx kv.Tx, c *Claim, ids []ID) er
 type NackOptions struct {
 	// Err is stored with the attempt of the item that was tried: the first 1,000 bytes. May be nil.
 	Err error
-	// Delay keeps the whole group, and no other group, from delivery for so long; 0 to MaxDelay. 0 = by the queue's
-	// retry policy, or no delay if nothing failed (Release). A paused group takes no delay: it is ready once resumed.
+	// Delay keeps the whole group, and no other group, from delivery for so long; 0 to MaxDelay. Of a claim by a
+	// template it keeps the templates of the group that intersect this one. Of a claim of one item it keeps this item,
+	// and with LeasePerItem those behind. 0 = by the queue's retry policy, or no delay if nothing failed (Release). A
+	// paused group takes no delay: it is ready once resumed.
 	Delay time.Duration
 	// AtOnce delivers again without a delay, whatever the retry policy says. Not with Delay.
 	AtOnce bool
@@ -377,7 +388,7 @@ type NackOptions struct {
 // item's last, or the item is rejected, the queue's OnFailure decides. The item becomes a dead letter and the items
 // behind are free at once, or the group halts, or the item is tried again. SettleTx lists the keys.
 //
-// Errors: as Ack's, *LimitError for the delay, and ErrOptions.
+// Errors: as Ack's, *LimitError for the delay, ErrNotInClaim for From, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	return wrap("nack", q.settleOne(ctx, &Settlement{Claim: c, Nack: &o}))
 }
@@ -392,7 +403,7 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 // MaxLease; 0 = the queue's. Extend reads and writes the lock, and moves its timer. A claim by heartbeat leaves the
 // heartbeat: its held key is cleared, and it gets a timer. The Claim gets the new end, too.
 //
-// Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
+// Errors: as Ack's, and *LimitError for the lease.
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err == nil {

@@ -46,9 +46,10 @@ type archiving struct {
 	place  int64    // in the archive, see txn.archive
 }
 
-// begin starts reading the items that s will finish, at snapshot, if the queue has an archive. It reads all items of a
-// group as one range, and the items of a lane by key, because they may be far apart in the group. Items that only the
-// lock names, and items that the range has missed because others lie between, are read by check.
+// begin starts reading the items that s will finish or advance, at snapshot, if the queue has an archive. If s settles
+// all items of a claim of a whole group, begin reads them as one range. Otherwise it reads each by its key: the items
+// of a lane may be far apart in the group. Items that only the lock names, and items that the range has missed because
+// others lie between, are read by check.
 func (a *archiving) begin(w *txn, s *settlement) {
 	*a = archiving{}
 	if s.keeps() || w.q.knownConfig().Archive == 0 {

@@ -61,12 +61,14 @@ func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
 
 // carryOut counts the failed attempt of the first item given back, unless the nack is a release, and ends the claim. It
 // sets the result for the caller. It reads the attempts from that item on. If the failure makes the item a dead letter,
-// deadLetterItem does the rest. Otherwise carryOut sets the attempt, and the claim ends in one of these ways:
+// deadLetterItem does the rest. Otherwise carryOut sets the attempt, unless the nack is a release, and the claim ends
+// in one of these ways:
 //
 //   - The group is halted by this failure, or was paused before: the lock keeps only the mark.
 //   - The group waits: the lock has a holding of kind "delay", with a timer at its end, and there is no hint. A release
 //     then also sets the attempt, with the time at which the delay begins.
-//   - The claim is of a single item (a hold): its lock and timer are cleared, and txn.letGo puts the item back.
+//   - The claim is of a single item (a hold): the hold and its timer are cleared, and txn.letGo makes the item findable
+//     again.
 //   - Else: the lock and its timer are cleared, and a hint of the group is set.
 func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	run := &s.run
@@ -140,8 +142,9 @@ func (b *givingBack) rehint(w *txn, headIndex int64, lane string, attempts int) 
 }
 
 // deadLetterItem makes the item that was tried a dead letter, and ends the claim. It clears the keys item, attempt and
-// lane of the item and sets its key dead. Afterwards the rest of the group is ready, with a hint, or marked, with the
-// mark in the lock.
+// lane of the item and sets its key dead. It reads the item and receipts, and the attempts of the next item if that may
+// be suspect, at snapshot. Afterwards the rest of the group is ready, with a hint, or marked, with the mark in the
+// lock. If no item is left in the claim, settlement.leave looks for the next.
 func deadLetterItem(w *txn, s *settlement, f *failure) error {
 	if _, err := f.deadLetter(w); err != nil {
 		return err

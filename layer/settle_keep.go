@@ -108,7 +108,8 @@ func (c *stateChange) keep(w *txn, group string) error {
 	return nil
 }
 
-// GroupState reads the state of a group, held or not, at snapshot; nil = no state. It conflicts with nothing.
+// GroupState reads the state of a group, held or not, at snapshot; nil = no state. It conflicts with nothing. Errors:
+// *LimitError and ErrInvalidUTF8 for the name, ErrNoQueue, ErrClosed, and the engine's.
 func (q *Queue) GroupState(ctx context.Context, group string) ([]byte, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("group state", err)

@@ -77,7 +77,8 @@ func (s *settlement) returned() {
 }
 
 // checkClaim checks the claim to settle, and sets lane and items. It reads no keys. ErrClaimLost means that the claim
-// is of another queue, and ErrOptions that the claim cannot be settled so.
+// is of another queue, or is of a single item in a queue without such claims. ErrOptions means that the claim cannot be
+// settled so, or has a template of no view (*TemplateError).
 //
 // From here on the settlement uses a copy of the claim. The copy shares the array of Items with the caller, and the
 // caller may change the array while a transaction still runs. So a transaction must use only the length of claim.Items,
@@ -136,9 +137,9 @@ func (s *settlement) begin(w *txn) {
 	}
 }
 
-// apply compares the claim's token with that of the lock, and then does the writes that need no more reads: those of
-// extension.carryOut, of stateChange.keep, or of take. ErrClaimLost means that the lock has no claim, or one with
-// another token. After an error nothing was written. If the lease has expired and no other claim has taken the group
+// apply compares the claim's token with that of the lock, and then does the first writes: those of extension.carryOut,
+// of stateChange.keep, or of take. ErrClaimLost means that the lock has no claim, or one with another token. After an
+// error that is not the engine's nothing was written. If the lease has expired and no other claim has taken the group
 // over, the lock still has the token, so the claim is still valid.
 func (s *settlement) apply(w *txn) error {
 	r, err := w.waitLock(s.lane, s.run.lock)
@@ -165,7 +166,8 @@ func (s *settlement) apply(w *txn) error {
 // mark in it. Last it starts the read for finish: the next item's key, or the attempts of the item that a nack counts
 // against.
 //
-// ErrNotInClaim means that one of the items to settle is not in the claim. After an error nothing was written.
+// ErrNotInClaim means that one of the items to settle is not in the claim. The other errors are those of the parts'
+// checks. After an error that is not the engine's nothing was written.
 func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	group, run := s.claim.Group, &s.run
 	if run.acked, run.left, err = divide(c, group, s.ids, s.all); err != nil {

@@ -151,14 +151,16 @@ func (q *Queue) lineEnv() line.Env[*operation] {
 }
 
 // takeTurn does the work of a turn: a transaction for receives that wait in the line. It claims for the receives of
-// this turn. Ready groups that are left over are granted to other handles' requests. If a lane of a template is left
-// over, or the turn is modest (pipeline_tx.go), the next handle is woken instead (passOn). If receives are left without
-// a claim, takeTurn writes the handle's requests; it clears requests for which no receive waits any more.
+// this turn, unless it must leave the hints that it finds to another handle (leaveAlone). Ready groups that are left
+// over are granted to other handles' requests. If a lane of a template is left over, or the turn is modest
+// (pipeline_tx.go), the next handle is woken instead (passOn). If receives are left without a claim, takeTurn writes
+// the handle's requests; it clears requests for which no receive waits any more.
 //
-// If nothing was written, or only the request (see stoodBack), the outcome has a rest with a watch on the handle's wake
-// key. Otherwise the outcome has no watch, and the line gives the next turn at once. There is a claimer for each
-// template. waiting are the operations of the receives rs. The turn reads, at snapshot, the oldest requests and the
-// timers of each template, in addition to the reads of the claimers.
+// If nothing was written or cleared, or only the request was written (see stoodBack), the outcome has a rest with a
+// watch on the handle's wake key. Otherwise the outcome has no watch, and the line gives the next turn at once. There
+// is a claimer for each template. waiting are the operations of the receives rs. In addition to the reads of the
+// claimers, the turn reads the oldest requests and the timers of each template, at snapshot; it does not if all its
+// receives by the template name their groups.
 func (w *txn) takeTurn(claimers []*claimer, waiting []*operation, rs []*reception) (staged, error) {
 	var serving []*claimer // a turn for named groups alone serves no other handles
 	var turns []*turning   // of those

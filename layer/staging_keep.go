@@ -44,7 +44,8 @@ func keepFor(k *advice.Keeping, batch []*operation) *advice.Keep {
 	return k.Receives(mayWait)
 }
 
-// acksAlone reports whether the operation acks items of a group under a claim, and nothing else.
+// acksAlone reports whether the operation acks or advances items of a group under a claim, and is no receive, enqueue
+// or nack. It may also set the group's state.
 func (o *operation) acksAlone() bool {
 	s := o.settle
 	if s == nil || o.receive != nil || o.enqueue != nil {
@@ -143,8 +144,8 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 // for a turn of receives that have just come into the line, if they have stood back or the handle has lost a conflict
 // lately. It is false if a hint was there at the last look (Cue.Seen), or if the search has found nothing, more hints
 // than the receives want, or a due timer. It is false if there is a grant to this handle, or the handle owes a wake. It
-// is also false unless each group is one lane, and all receives take any group and do nothing else. leaveAlone reads
-// hints, timers and grants at snapshot, and writes nothing.
+// is also false unless each group is one lane, and all operations are receives of any group without a receive id.
+// leaveAlone reads hints, timers and grants at snapshot, and writes nothing.
 func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts int) (alone bool, err error) {
 	if !w.q.keys.plan.IsPlain() || len(claimers) != 1 || w.along.kept.Owed() != "" {
 		return false, nil
@@ -289,11 +290,11 @@ func (w *txn) noteLostWake(t *line.Turn, receives []*reception) {
 }
 
 // pollOf returns the time until the next poll, a turn that no wake has started: Options.Poll, changed at random by up
-// to a quarter. A handle that is not the first in the line of requests polls less often, because the turns of the
-// handles before it serve it, too: up to five times as rarely. If the first request is another than at the last look,
-// the handles before are alive and served: up to 17 times as rarely. If the handles before are dead, the first group
-// claimed by a poll shows it (noteLostWake): from then on the handle polls as often as the first, until the requests of
-// the dead have ended.
+// to a quarter. If all receives of the turn take any group, and none has OnlyIfAny, a handle that is not the first in
+// the line of requests polls less often, because the turns of the handles before it serve it, too: up to five times as
+// rarely. If the first request is another than at the last look, the handles before are alive and served: up to 17
+// times as rarely. If the handles before are dead, the first group claimed by a poll shows it (noteLostWake): from then
+// on the handle polls as often as the first, until the requests of the dead have ended.
 func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
 	poll := w.q.opts.Poll
 	poll = poll*3/4 + time.Duration(w.q.random.Float()*float64(poll)/2)

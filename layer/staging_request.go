@@ -23,10 +23,10 @@ import (
 // stage keeps the handle's requests in step with its waiting receives. A request is the row by which a handle waits:
 // ("request", index, random) for any group, see staging.go. stage registers the request if receives wait. If all wanted
 // groups were granted and receives still wait, the request wants groups again. When the last receive has been served,
-// stage clears the request. It also writes the requests for lanes and by templates (stageWants). requests are the
-// oldest requests for any group, as far as they were read. claimers are those that have looked for groups; nil = there
-// are none. stage does nothing unless the transaction may change the handle's requests (mayStage). The result says what
-// stage has done.
+// and no grant to the handle may be left (holdsGrants), stage clears the request. It also writes the requests for lanes
+// and by templates (stageWants). requests are the oldest requests for any group, as far as they were read. claimers are
+// those that have looked for groups; nil = there are none. stage does nothing unless the transaction may change the
+// handle's requests (mayStage). The result says what stage has done.
 //
 // Footprint: registering adds no conflict. Rewriting adds a read conflict on the request. It conflicts only with a
 // sweep that takes the handle for dead, because no handle grants to a request that wants nothing. Clearing adds a read
@@ -175,11 +175,12 @@ func takeAny(q *Queue) (n int) {
 }
 
 // withdraw clears the handle's requests for which no receive waits, and returns the groups that were granted to the
-// request for any group. (A grant is a lock that keeps a group for a request for 2 s.) index is the index of that
-// request; 0 = there is none. If granted groups are ready again, withdraw wakes other handles for them, in a second
-// transaction. It also remembers the count of the handle's wake key, so that the handle can pass on a late wake
-// (noteCleared). It is safe to repeat a withdraw. It clears at most clearedTogether requests for lanes and by
-// templates: the caller must call again while some are left over.
+// request for any group. (A grant is a lock that keeps a group for a request for 2 s.) If another transaction may
+// change the requests, withdraw does nothing (acquireFor). index is the index of that request; 0 = there is none. If
+// granted groups are ready again, withdraw wakes other handles for them, in a second transaction. It also remembers the
+// count of the handle's wake key, so that the handle can pass on a late wake (noteCleared). It is safe to repeat a
+// withdraw. It clears at most clearedTogether requests for lanes and by templates: the caller must call again while
+// some are left over.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if ok, err := acquireFor(ctx, q, index); !ok {
 		return err
@@ -222,8 +223,8 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 
 // withdraw clears the request for any group with the index, in this transaction, and returns the granted groups. It
 // reads the grants to the handle at snapshot. For each grant that still holds its group, it ends the holding, which
-// clears lock, timer and grant, and leaves a hint. A grant whose group was taken over is cleared alone. index 0 = there
-// is no request. withdraw also finishes the transaction.
+// clears lock, timer and grant, and leaves a hint. If the group was taken over, or the grant or the lock cannot be
+// read, it clears the grant key alone. index 0 = there is no request. withdraw also finishes the transaction.
 //
 // Footprint: a read conflict on the request, because every grant rewrites the request; per grant, a read conflict on
 // the lock, and the footprint of a release.
@@ -273,9 +274,9 @@ func (w *txn) withdraw(index int64) error {
 
 // sweepRequests clears the first requests of dead handles: for any group (template "") and by the other templates, up
 // to grantProbe of each. It also clears the grants and the wake keys of these handles, unless a handle has another
-// request that lives. The handle calls it after a turn that has met a dead handle's request as the oldest of a
-// template. The groups granted to a dead handle become ready when the short lease of the grant ends: the timer of the
-// lock leads to them.
+// request that lives. It reads at snapshot, and adds a read conflict on each request that it takes for a dead handle's.
+// The handle calls it after a turn that has met a dead handle's request as the oldest of a template. The groups granted
+// to a dead handle become ready when the short lease of the grant ends: the timer of the lock leads to them.
 func (q *Queue) sweepRequests(ctx context.Context, templates []string) error {
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		all, err := tx.Snapshot().GetRange(q.keys.requests().Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(ctx)
@@ -337,9 +338,10 @@ func hasLiving(q *Queue, random uuid.UUID, requests []kv.KV, nowMS int64) bool {
 
 // Besides the request for any group, a handle has a request for each lane and each template that its receives wait for.
 // Nothing is granted to such a request. A transaction that leaves lanes ready touches the wake keys of the oldest
-// handles that wait for such lanes, one handle for each lane. A woken handle that finds more than it can take touches
-// the wake key of the next. A handle writes and clears only its own requests, so it conflicts only with a sweep that
-// takes it for dead.
+// handles that wait for such lanes: for each lane those of up to wakeProbe handles that name the lane, and by each
+// template those of as many handles as there are lanes. A woken handle that finds more than it can take touches the
+// wake key of the next. A handle writes and clears only its own requests, so it conflicts only with a sweep that takes
+// it for dead.
 
 // want is the lane or the template that receives wait for, if they do not take any group. It is comparable.
 type want struct {
@@ -677,7 +679,8 @@ func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 
 // glanceAtLanes is glance for named groups and lanes. It first reads whether a lane has any item (item, lane). Of a
 // lane with items it reads the locks that may exclude the lane, and then the head if the lane is free. If receives
-// claim single items of the group, it also reads the first holds, because the lane may have none but claimed items.
+// claim single items of the group, it also reads the first holds, because the lane may have none but claimed items. Of
+// a claim by heartbeat it reads the beat, and of a free lane, in a queue with a rate, the pace.
 func glanceAtLanes(w *txn, named []want, left *line.Rest) error {
 	var items, holds []placed
 	for _, l := range named {
