@@ -16,7 +16,8 @@ import (
 
 // Config has the settings of a queue. They are stored in the database and apply to every handle. Configure changes them
 // while the queue is in use, and every handle follows within a second. A field of zero means its default, which is
-// filled in before storing. Create and Configure check the limits: *LimitError, *ValueError.
+// filled in before storing. Create and Configure check the limits: *LimitError, *ValueError, ErrInvalidUTF8 for the
+// name of a facet, and ErrOptions for settings that do not go together.
 //
 // As JSON, and in the database, a Config is an object with a member for each setting, see Settings. Durations are texts
 // there, such as "30s". If a member is unknown to this version, reading fails with an *UnknownSettingError.
@@ -51,7 +52,8 @@ type Config struct {
 	DedupInGroup bool
 	// DedupForPending remembers a message while it is in the queue, or a dead letter. false = for DedupWindow from its
 	// enqueue on. A change of DedupForPending or DedupWindow applies to messages that are enqueued later. But an id
-	// that is remembered for more than five minutes beyond a shorter window ends with the shorter one.
+	// that is remembered for more than five minutes beyond a shorter window ends with the shorter one. And if the
+	// window becomes longer by more than five minutes, an id that no sweep has cleared yet lasts for the longer one.
 	DedupForPending bool
 	// DedupWindow is the window, from the first message on: 1 s to 30 days; 0 = 5 minutes.
 	DedupWindow time.Duration
@@ -284,7 +286,8 @@ func (c Config) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads the output of MarshalJSON. A setting without a member gets the zero value, which means its
-// default.
+// default. Errors: *UnknownSettingError, *ValueError, and ErrOptions for text that is not such an object. After an
+// error c may be changed.
 func (c *Config) UnmarshalJSON(data []byte) error { return wrap("configuration", c.unmarshal(data)) }
 
 // unmarshal is UnmarshalJSON, and its errors do not name the call.

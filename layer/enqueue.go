@@ -27,9 +27,9 @@ import (
 // names have 1,024 letters. Only about 500 fit if the names consist of NULs, which take two bytes each in a key.
 //
 // Errors: *LimitError, ErrOptions, ErrNoGroup and ErrInvalidUTF8 before anything is done, within a *MessageError if one
-// of the messages causes the error; *FullError, ErrClosed, and the engine's. If kv.MaybeCommitted is true of the error,
-// the messages may be there, all or none. Sending them again may double them, unless they have a DedupID. After any
-// other error no message is there.
+// of the messages causes the error; *FullError, ErrNoQueue, ErrClosed, ErrCorrupt if the configuration or a dedup entry
+// cannot be read, and the engine's. If kv.MaybeCommitted is true of the error, the messages may be there, all or none.
+// Sending them again may double them, unless they have a DedupID. After any other error no message is there.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if len(msgs) == 0 || len(q.opts.Hooks) == 0 {
 		return q.enqueueNow(ctx, msgs)
@@ -395,8 +395,8 @@ func (a *appending) due(e *enqueuing, m *Message) int64 {
 // the index for that message. i is the place of the message in its enqueue. empty means that the group had no item, so
 // the message needs a hint or a timer. For further messages of the group begin does nothing, and empty is false.
 //
-// Footprint: a read conflict on the tail, if the group has one. With BehindAll also a read conflict on the range behind
-// the tail.
+// Footprint: a read conflict on the tail, if the group has one and receives can claim whole groups. With BehindAll also
+// a read conflict on the range behind the tail. If the tail's key cannot be read, see readableTail.
 func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if t.begun {
 		return false, nil
@@ -441,7 +441,8 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 // readableTail returns the last readable item key of a group whose last key cannot be read. It goes from there towards
 // the head. The zero value (no name) means that no key of the group can be read: then the group counts as empty.
 //
-// Footprint: a read conflict on the group. Only a group with such a key costs it.
+// Footprint: it reads with a conflict, from the end of the group up to the key that it returns. Only a group with such
+// a tail costs that.
 func (a *appending) readableTail(t *tail) (p parsedKey, err error) {
 	for rest := t.items; ; {
 		rows, err := a.tx.GetRange(rest.Selectors(), kv.RangeOptions{Limit: tailRows, Reverse: true}).Wait(a.ctx)

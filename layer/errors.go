@@ -302,8 +302,8 @@ func errorText(err error) (text string) {
 // isCorrupt reports whether err says that a key or a value of the queue cannot be read.
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }
 
-// timeoutError is why a subscription's handler was cut off: what has not ended after so long. It is part of a
-// *ChangeError.
+// timeoutError is the error in a *ChangeError if a handler of SubscribeTx took too long. The field what names the thing
+// that has not ended in time.
 type timeoutError struct {
 	after time.Duration
 	what  string

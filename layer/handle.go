@@ -87,7 +87,7 @@ func (o *TestOptions) Named(ctx context.Context, format string, args ...any) con
 }
 
 // Queue is a handle on one queue. Queue is safe for concurrent use, holds no claim, and caches nothing of the database
-// but the queue's settings. Make one per process, share the handle, and close the handle when done.
+// except the queue's settings and pause. Make one per process, share the handle, and close the handle when done.
 //
 // After its return a call keeps none of its arguments: slices, maps, pointers and functions are the caller's again,
 // also if the call has returned because its context has ended while its transaction continues.

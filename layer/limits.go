@@ -48,7 +48,8 @@ const (
 	// MaxDelay bounds the delay of a message and of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
-	// maxWaitingLimit bounds Config.MaxWaiting, because an enqueue counts the keys of its group up to MaxWaiting.
+	// maxWaitingLimit bounds Config.MaxWaiting, because the database passes over as many keys of the group in an
+	// enqueue, to find the item that would be one too many (readOverflow).
 	maxWaitingLimit = 100_000
 
 	// MaxWait bounds the wait of a receive.

@@ -26,7 +26,13 @@ import (
 // Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
 // ErrQueueExists if the queue exists, ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the
 // queue is being dropped. prefix belongs to the caller. It is a directory's bytes or a tuple, may be empty, and has at
-// most 1,024 bytes. Create writes three rows of settings (meta): format, offset and config.
+// most 1,024 bytes.
+//
+// Reads, with a conflict: the fields format and dropped of meta, and the first key where the queue would be; after a
+// commit of unknown outcome the field config. Writes: the fields format, offset and config of meta.
+//
+// Other errors: ErrNoQueueName, ErrInvalidUTF8, ErrOptions, *LimitError and *ValueError for the arguments, and the
+// engine's.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -110,6 +116,10 @@ func (q *Queue) isForeign(ctx context.Context, tx kv.Tx) (bool, error) {
 // in meta, so that new items sort behind the old and tokens keep growing. It is so after a copy key by key into another
 // cluster; a restore by FoundationDB's own tools never lets versions go back. Every other handle must be reopened then,
 // because each keeps the offset of its opening. The caller must Close the handle.
+//
+// Reads, with a conflict: the fields format, offset and dropped of meta. Reads, at snapshot: the fields config and
+// paused, the newest hint (ready) and some receipts. Only to raise the offset, Open also reads the first item of that
+// hint's group and more receipts, and writes the field offset.
 func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("open queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -155,9 +165,9 @@ func (d Difference) String() string {
 // Keys: those of Open, of Create and of Admin.Configure.
 //
 // Errors: those of Open and Create; *LimitError, *ValueError and ErrOptions for o.Config, also if the queue is there;
-// with Mend those of Configure. An error wraps ErrNoQueue only if the queue is being dropped (ErrDropping), and wraps
-// ErrQueueExists only if other processes have created and dropped the queue again and again. After an error there is no
-// handle.
+// with Mend those of Configure. An error wraps ErrNoQueue only if the queue is being dropped (ErrDropping), is dropped
+// before Ensure stores the wanted values, or is not there when ctx ends. An error wraps ErrQueueExists only if other
+// processes have created and dropped the queue again and again. After an error there is no handle.
 func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, []Difference, error) {
 	call := fmt.Sprintf("ensure queue %q", name)
 	want, err := o.Config.withDefaults()
@@ -287,7 +297,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 
 // load reads the settings of the queue, for Open: the fields format, offset and dropped of meta with a conflict, config
 // and paused at snapshot. It also reads the newest hint (ready) and some receipts, at snapshot. If they are ahead of
-// the database's versions, load raises the offset. It notes the version at which the handle was opened.
+// the database's versions, load raises the offset (meta); restoredAt then reads an item and receipts. It notes the
+// version at which the handle was opened. Errors: those of Open, apart from those of the arguments.
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
@@ -509,14 +520,15 @@ const closeLife = 5 * time.Second
 var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", closeLife, context.DeadlineExceeded)
 
 // Close clears the handle's own keys in the database (requests, wake key, heartbeat, receipts) and makes every further
-// call fail with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions.
-// Close waits for enqueues, receives and settlements that are under way, and they come to their end. If the caller of a
-// receive has left, or its outcome is unknown, Close waits until the claims are given back. It does not wait for
-// transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
-// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
-// keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
-// valid until their lease ends; claims by heartbeat for up to one lease of the queue. A subscription whose handler
-// still runs keeps its place for one lease at most, so end its context first. Calling Close twice is allowed.
+// call fail with ErrClosed. Groups that are granted to the handle become ready for other handles (their grants, locks
+// and timers are cleared, and hints are set). Receives that wait end with ErrClosed, and so do the handle's workers and
+// subscriptions. Close waits for enqueues, receives and settlements that are under way, and they come to their end. If
+// the caller of a receive has left, or its outcome is unknown, Close waits until the claims are given back. It does not
+// wait for transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx
+// ends. Then the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep
+// clears its keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended.
+// Claims stay valid until their lease ends; claims by heartbeat for up to one lease of the queue. A subscription whose
+// handler still runs keeps its place for one lease at most, so end its context first. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.Close() {
 		return nil

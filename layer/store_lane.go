@@ -79,6 +79,7 @@ func (s subspace) laneAt(group string, t Template) (string, error) {
 }
 
 // over returns the ranges of the locks of all lanes that may share an item with the given lane, its own lock included.
+// It leaves out holds.
 func (s subspace) over(lane string) []kv.KeyRange {
 	return s.locksIn(lanes.GroupOf(lane), s.plan.Excluding(lane))
 }
@@ -108,7 +109,7 @@ func (s subspace) lanesOver(id ID, facets string) (all []string, others bool) {
 }
 
 // locksOf returns the ranges of the locks of a group and of the lanes parts, which are parts of the group. If items are
-// claimed by themselves, it is the range of all locks of the group.
+// claimed by themselves, it is the range of all locks of the group, without holds.
 func (s subspace) locksOf(group string, parts []string) []kv.KeyRange {
 	return s.locksIn(group, s.plan.LocksOf(group, parts))
 }

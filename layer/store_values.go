@@ -230,7 +230,7 @@ type ChangeKind int
 
 // The kinds. The numbers are stored.
 const (
-	ChangeEnqueued     ChangeKind = iota // a new message, or an archived item that Replay has enqueued again
+	ChangeEnqueued     ChangeKind = iota // a new message, also one that has joined its group; an item that was replayed
 	ChangeFinished                       // acked, or taken
 	ChangeDeadLettered                   // failed for good, or past retention
 	ChangeRedriven                       // a dead letter is in its group again; to the tail: under the ID's new index
@@ -368,7 +368,8 @@ func (m moment) span(clock int64) time.Duration {
 
 // leaseOf returns the lease of a claim, with its extensions, and how old the claim is by versions. The claim's token is
 // the version at which the claim was made, and one clock has written both of its times if it is not extended. Both are
-// 0 if the age is not known: a token that is still to come is from before a restore.
+// 0 if the holding has no begin (SinceMS), or its age is not known: a token more than offsetSlack ahead is from before
+// a restore.
 func (m moment) leaseOf(h *rec.Holding) (lease, age time.Duration) {
 	if h.SinceMS == 0 || h.Token > m.clock+offsetSlack {
 		return 0, 0
@@ -406,7 +407,7 @@ func (m moment) old(clock int64, d time.Duration) bool {
 // one a quarter of an hour later.
 //
 // Versions may have jumped, so isLongOver believes no age that the handle's monotonic clock does not confirm. The age
-// counts from the opening of the handle, less all jumps since.
+// counts from the write of the id (clock), or from the opening of the handle if that is later. Jumps are subtracted.
 func (m moment) isLongOver(clock int64, d time.Duration) bool {
 	return min(m.span(clock), m.span(m.opened))-m.jumped() >= 2*d+clockSlack
 }
@@ -459,8 +460,9 @@ func (m moment) tame(e *rec.Envelope, index int64) (changed bool) {
 }
 
 // lasts reports whether a dedup entry with a time (UntilMS) still makes duplicates of messages with its id. window is
-// the queue's dedup window. An entry whose time is beyond the longest window has the queue's window from its version
-// on.
+// the queue's present dedup window. A time is not believed if it lies further ahead than this window, by more than
+// clockSlack. If the entry's version is still to come, the longest legal window counts instead. An entry whose time is
+// not believed has the present window from its version on.
 func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
 	if m.isLongOver(r.Clock, window) {
 		return false
@@ -498,7 +500,7 @@ var longest = map[rec.Kind]time.Duration{
 }
 
 // isWrong reports whether the end of a holding is provably wrong: it lies beyond the latest that any holder may have,
-// or the claim was made in the future.
+// or both the begin of the claim and its end lie more than clockSlack in the future.
 func isWrong(h *rec.Holding, nowMS int64) bool {
 	return tooLate(h.EndMS, nowMS, longest[h.Kind]) || ahead(h.SinceMS, nowMS) && ahead(h.EndMS, nowMS)
 }

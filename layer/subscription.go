@@ -39,9 +39,9 @@ const (
 	closedLook = 500 * time.Millisecond
 	// handlerTxLife bounds a handler's call in a transaction: a transaction cannot commit 5 s after its first read.
 	handlerTxLife = 4 * time.Second
-	// storeLife bounds the store of a place, also after the end of a subscription's context.
+	// storeLife bounds the store of a place while the subscription's context lasts.
 	storeLife = 5 * time.Second
-	// lastWordLife bounds it after the end of the subscription's context.
+	// lastWordLife bounds the store of a place from the end of the subscription's context on.
 	lastWordLife = 900 * time.Millisecond
 	// leastPause and longestPause bound the pause after a handler's error, which doubles with each error in a row.
 	leastPause   = 100 * time.Millisecond
@@ -125,9 +125,10 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 }
 
 // run takes the subscription and serves it, again and again, until ctx ends or the queue is gone. Subscribe lists the
-// keys. At its end it releases the subscription, unless the queue is gone or a store of the place may still be
-// committed. The result is nil if ctx has ended, ErrClosed if the handle was closed, or an error that is final. Every
-// other error is reported, the same one at most once in callback.NewsAgain.
+// keys. At its end it releases the subscription, unless the queue is gone. If ctx has ended or the handle was closed
+// while a store of the place may still be committed, it does not release the subscription either. The result is nil if
+// ctx has ended, ErrClosed if the handle was closed, or an error that is final. Every other error is reported: each
+// error of the handler, and the same one of the database at most once in callback.NewsAgain.
 func (s *subscription) run(ctx context.Context) error {
 	defer s.q.readers.Delete(s.token)
 	closed := error(nil)
@@ -303,7 +304,8 @@ func (s *subscription) acquire(ctx context.Context) (wait time.Duration, err err
 // take is acquire in a transaction. If it takes the subscription, it sets at and stored to the stored place, or to the
 // place of a new subscription. A repeated take, for example after a commit of unknown outcome, finds its own token.
 //
-// Footprint: reads cursor and reader with a conflict, and writes both.
+// Footprint: reads cursor and reader with a conflict, and writes both, unless another process holds the subscription.
+// For a new subscription it also reads as begin does.
 func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, err error) {
 	cursorKey, readerKey := s.q.keys.cursor(s.name), s.q.keys.reader(s.name)
 	cursorRead, readerRead := tx.Get(cursorKey), guard.SubscribeHold.Get(tx, readerKey)
@@ -906,9 +908,10 @@ type SubscribeOptions struct {
 	Lease time.Duration
 	// OnError is told the errors after which the subscription continues: *ChangeError, *MissedError, ErrCorrupt, and
 	// the engine's, also if the lease has expired because of them. The same error of the engine is told once in ten
-	// seconds. A *ChangeError tells of a handler that has failed, is stuck, or has returned a wrong result.
-	// ErrCorrupt tells of changes that cannot be read and are passed over. The subscription waits until OnError
-	// returns. With Parallel, several goroutines may call it at once. nil = the errors are logged with slog.Default.
+	// seconds. A *ChangeError tells of a handler that has failed, is stuck, or has returned a wrong result. ErrCorrupt
+	// tells of changes that cannot be read and are passed over. A failed watch is told, too. The subscription waits
+	// until OnError returns, at most two minutes. With Parallel, several goroutines may call it at once. nil = the
+	// errors are logged with slog.Default.
 	OnError func(err error)
 }
 
@@ -974,8 +977,10 @@ func (e *MissedError) Error() string {
 // return then: while it runs, this process extends the lease, and Subscribe does not return. A closed handle extends no
 // lease, see Close. For effects that happen once use SubscribeTx.
 //
-// Reads: the rows of changes, at snapshot. Reads and writes, with conflicts: the cursor, which has the place, and the
-// reader, which has the lease. Subscribe sets a watch on a key that every change writes.
+// Reads, at snapshot: the rows of changes, the field missed of meta, and the configuration and the pause (meta), if the
+// handle's copy is old. Reads and writes, with conflicts: the cursor, which has the place, and the reader, which has
+// the lease. The writes have a read conflict with a drop of the queue. Subscribe sets a watch on the field changed of
+// meta, which every change writes.
 //
 // Errors: ErrOptions, *LimitError, *ValueError, *TemplateError, ErrInvalidUTF8, ErrNoQueue, ErrCorrupt, and ErrClosed.
 // All else is told to OnError.

@@ -366,8 +366,8 @@ type parsedKey struct {
 	field string
 	scope string // dedup
 	group string
-	// lane is of a lock, mark, hint, timer, grant, kept hint or lane key. It is the group's name if the lane is a whole
-	// group.
+	// lane is of a lock, hold, mark, hint, timer (except that of a beat), held, reqgroup, grant, kept or lane key. It
+	// is the group's name if the lane is a whole group.
 	lane   string
 	holder string // kept: the lane whose lock keeps the hint
 	where  string // reqlane: the packed template

@@ -148,8 +148,9 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	return key
 }
 
-// readRequests starts reading the oldest requests, at snapshot, if no call before has. A request is the row of a handle
-// whose receives wait (staging.go). finish wakes the handles of such requests.
+// readRequests starts reading the first few requests in the order of the keys (reqgroup, reqlane, request), at
+// snapshot, if no call before has. A request is the row of a handle whose receives wait (staging.go). Only the keys
+// request are in the order of their age. finish wakes the handles of such requests.
 func (w *txn) readRequests() {
 	if w.wakes.requests == nil {
 		limit := wakeProbe
@@ -210,11 +211,13 @@ type count struct {
 	n    int
 }
 
-// finish ends a transaction's work on the queue, and returns the error of a forbidden change of a lock, if there was
-// one. It adds a read conflict on the mark of a drop (the field dropped of meta), so that the transaction fails if the
-// queue is dropped. It puts back the kept hints of released locks, and writes the hints that notes ask for. It adds to
-// the counters (count), writes the row of changes (change), and wakes handles that wait for lanes left ready (wake).
-// For all whole groups together one handle is enough: the woken handle serves the requests behind its own too.
+// finish ends a transaction's work on the queue. The error is that of a forbidden change of a lock, ErrNoQueue if the
+// queue is gone, or that of a read. finish adds a read conflict on the mark of a drop (the field dropped of meta), so
+// that the transaction fails if the queue is dropped. It puts back the kept hints of released locks, and writes the
+// hints that notes ask for (leadBackAll, leadToNext: they read locks, holds and heads). It adds to the counters
+// (count), and writes the rows of changes (change, and the field changed of meta). It reads requests at snapshot, and
+// wakes handles that wait for lanes left ready (wake). For all whole groups together one handle is enough: the woken
+// handle serves the requests behind its own too.
 func (w *txn) finish() error {
 	if w.did.illegal != nil {
 		return w.did.illegal
@@ -301,9 +304,11 @@ func (w *txn) touch(random uuid.UUID) {
 	w.tx.Atomic(kv.Add, w.keys.wake(random), rec.PackCount(1))
 }
 
-// wakeOldest wakes handles that wait for the groups left ready: the handle of the oldest request for any group that
-// lives and wants groups, and handles that wait for one of these groups by name (reqgroup). To wake a handle means to
-// touch its wake key. If no handle waits for a named group, an ack may owe the wake instead: see withhold.
+// wakeOldest wakes handles that wait for the groups left ready: the handle of the oldest request for any group
+// (request) that lives and wants groups, and handles that wait for one of these groups by name (reqgroup). It looks at
+// the oldest wakeProbe requests for any group: if all of them are of dead handles, it wakes none for these. To wake a
+// handle means to touch its wake key. If no handle waits for a named group, an ack may owe the wake instead: see
+// withhold.
 //
 // The reads are at snapshot, because transactions which make groups ready must conflict neither with requests nor with
 // each other. If the first read finds no request for a named group, there is no second read.
@@ -354,7 +359,8 @@ func (w *txn) withhold(requests []kv.KV) (owes bool) {
 // wakeNamed wakes the handles with receives that name one of the groups which this transaction leaves ready. It reads
 // their requests (reqgroup) at snapshot, and touches the wake keys (wake) of up to wakeProbe handles for each group,
 // unless the deadline of a request is over. One of the woken receives gets the group, and the others wait on. Several
-// are woken because a process may have died while its request has time left.
+// are woken because a process may have died while its request has time left. If very many requests of a group are of
+// dead handles, it touches the shared wake key (probe.wait). It clears requests that are left over (isLeftOver).
 //
 // If more than wakeGroups groups are ready, wakeNamed first reads wakePage requests for any groups. If these are all,
 // it wakes each handle among them that waits for a ready group. If there may be more, it reads the requests of each
@@ -641,6 +647,11 @@ func (w *txn) spent() bool {
 // commit or after an unknown one, if the database then does not answer, if the outcome is unknown after half an hour,
 // and if a drop of the queue comes before it is known (then the error wraps ErrNoQueue, too). After any other error
 // nothing has happened.
+//
+// Errors: fn's, ErrNoQueue, ErrClosed, ErrOptions if fn is nil, and the engine's.
+//
+// Once reads the configuration and the pause (meta) at snapshot, if the handle's copy is old. It writes a receipt with
+// a read conflict on it, clears up to two old receipts, and has a read conflict with a drop of the queue.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	if fn == nil {
 		return wrap("once", fmt.Errorf("%w: no function", ErrOptions))
@@ -800,7 +811,8 @@ func (q *Queue) beginReceipt() *ownReceipt {
 	return r
 }
 
-// look reads the operation's receipt, with a conflict, after a commit of unknown outcome. If found, the attempt with
+// look reads the operation's receipt, with a conflict, after a commit of unknown outcome. If that commit may still
+// land, look first writes a conflict on the receipt in another transaction (fenceReceipt). If found, the attempt with
 // the number landed was applied. If not found, none was and none will be. The error wraps errOutcomeLost if a missing
 // receipt proves nothing: the receipt may be so old that a sweep has cleared it, or the queue was dropped, with its
 // receipts. To see a drop, look reads the configuration (meta) at snapshot.

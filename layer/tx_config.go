@@ -23,12 +23,13 @@ import (
 // the configuration. A handle that reads another incarnation than its own gets ErrNoQueue. Otherwise a handle from
 // before a drop would continue with the next queue of the name, and would use the number of shards of the last one.
 //
-// A transaction needs no more than these reads. It needs one conflict, on the mark of a drop (job_purge.go), which
-// every transaction that writes has. Proof: take a transaction T of a handle of incarnation 1. The first step of the
-// drop clears the configuration, so 1 was read before that step. If T read 1 itself, T's read version is older than the
-// drop. Otherwise T uses a read that the handle made at most followLimit before T ends. Then T's read version is older
-// than the last step of the drop, which comes dropGrace after the first. In both cases the last step clears the mark
-// and so makes T fail. Create comes after the last step.
+// A transaction needs no more than these reads. It needs one conflict, on the mark of a drop (job_purge.go). Every
+// transaction that sets a key has this conflict, or reads with a conflict a key that the drop clears (Configure: the
+// configuration). Proof: take a transaction T of a handle of incarnation 1. The first step of the drop clears the
+// configuration, so 1 was read before that step. If T read 1 itself, T's read version is older than the drop. Otherwise
+// T uses a read that the handle made at most followLimit before T ends. Then T's read version is older than the last
+// step of the drop, which comes dropGrace after the first. In both cases the last step clears the mark and so makes T
+// fail. Create comes after the last step.
 
 // followAge keeps a handle in use within a second of the configuration: a transaction which begins just before
 // followAge is over has half a second left.
@@ -173,8 +174,8 @@ func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
 }
 
 // exists returns ErrNoQueue if the queue is gone, for an operation that has found nothing to do. tx may be the
-// caller's. exists reads the configuration (meta). While the handle's copy is fresh it reads nothing, and does not
-// notice a drop of the last half second.
+// caller's. exists reads the configuration and the pause (meta), at snapshot. While the handle's copy is fresh it reads
+// nothing, and does not notice a drop of the last half second.
 func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
 	f := q.follow(tx)
 	f.guest = true
@@ -210,7 +211,11 @@ func (q *Queue) stored(ctx context.Context) (storedConfig, error) {
 	return viewFor(ctx, q, (*view).readStored)
 }
 
-// ReadConfig reads the stored configuration and its version, which grows with each change.
+// ReadConfig reads the stored configuration and its version, which grows with each change. It reads the field config of
+// meta at snapshot, whatever the handle knows.
+//
+// Errors: ErrNoQueue if the queue is gone or is a later one of the same name, ErrCorrupt or *UnknownSettingError if the
+// configuration cannot be read, ErrClosed, and the engine's.
 func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	q := a.q
 	stored, err := q.stored(ctx)

@@ -316,8 +316,9 @@ func ErrorKind(err error) string {
 }
 
 // LogHook returns a hook that writes a log. An operator's actions have the level info, with the operator's name. A
-// refused action and a lost claim are warnings. A dead letter and a halted group are errors. All else has the level
-// debug. Bodies and headers are never written.
+// refused action and a lost claim are warnings. A nack that leads to a dead letter or halts its group is an error.
+// Every other operation has the level debug. Trouble with the database is a warning, and its end an info. Bodies and
+// headers are never written.
 func LogHook(log *slog.Logger) Hook {
 	troubled := func(queue string, t kv.Trouble) { logTrouble(log, queue, t) }
 	return Hook{Trouble: troubled, End: func(ctx context.Context, o *Operation) {

@@ -189,7 +189,8 @@ func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, 
 }
 
 // rowsOf reads the first rows of each range, all at the same time, and returns them together. It reads up to limit rows
-// of a range; 0 = all. full says that a range has limit rows, and so may have more.
+// of a range; 0 = all, and then full says nothing. Otherwise full says that a range has limit rows, and so may have
+// more.
 func (v *view) rowsOf(ranges []kv.KeyRange, limit int) (rows []kv.KV, full bool, err error) {
 	reads := make([]kv.Future[[]kv.KV], len(ranges))
 	for i, r := range ranges {
@@ -234,9 +235,9 @@ func (v *view) readHead(lane string) (id ID, found bool, err error) {
 	return p.itemID(), err == nil, err
 }
 
-// readAttempt returns the record of an item's failed attempts (attempt); the zero value = it has never failed. Records
-// change only in transactions with a read conflict on the lock of the group, so a caller with that conflict needs no
-// other.
+// readAttempt returns the record of an item's failed attempts (attempt); the zero value = it has never failed. A record
+// changes only in a transaction that reads the lock (or hold) of a claim of the item with a conflict, or adds a write
+// conflict on it. So a caller that reads this lock or hold with a conflict needs no other conflict.
 func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 	key := v.keys.attempt(id)
 	record, _, err := waitRow(v.ctx, v.read.Get(key), "attempts", key, rec.UnpackAttempt)
@@ -426,9 +427,10 @@ type lockRead struct {
 
 // readLaneLock starts reading what may keep a lane from a claim: its own lock, the locks of lanes that may share an
 // item with the lane (intersecting lanes), and the first hold of the group. The lane must not be a hold. In a plain
-// queue, each group of which is one lane, it reads the lane's lock alone. In other queues it reads up to most locks of
-// each range that may have locks of intersecting lanes. The reader given as locks reads these ranges, and so decides
-// whether the reads have conflicts. v.read reads the lock of a plain queue and the first hold.
+// queue, each group of which is one lane, it reads the lane's lock alone. In other queues it reads the ranges that may
+// have locks of intersecting lanes: in a queue with facets up to most + 1 locks of each, otherwise all. The reader
+// given as locks reads these ranges, and so decides whether the reads have conflicts. v.read reads the lock of a plain
+// queue and the first hold.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
@@ -449,9 +451,8 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 }
 
 // waitLaneLock waits for the reads of a laneLock, except that of the first hold. own is the lane's own record; nil =
-// there is none. others are records of intersecting lanes: at least one of them if there are any. If no other lane
-// excludes the lane, others is empty. If a range has too many locks to look at, the next lock stands for an
-// intersecting one, see pass.
+// there is none. others are records of intersecting lanes, also expired ones: at least one of them if there are any. If
+// a range has too many locks to look at, the next lock stands for an intersecting one, see pass.
 func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []heldLane, err error) {
 	if l.over == nil {
 		own, err = v.waitLock(lane, l.lock)

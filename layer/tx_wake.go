@@ -20,7 +20,7 @@ import (
 type wakes struct {
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
-	requests kv.Future[[]kv.KV] // the oldest requests, being read from the first hint on; nil = not yet
+	requests kv.Future[[]kv.KV] // the first requests by their keys, being read from the first hint on; nil = not yet
 	leftOver *leftOver          // nil = every request is taken for one that a handle waits behind
 	touched  map[uuid.UUID]bool // the handles whose wake keys are touched
 	others   int                // groups granted to other handles
@@ -54,15 +54,16 @@ func (w *txn) waking() *waking {
 }
 
 // wakeLanes wakes the handles that wait for lanes which this transaction has left ready. For any whole group it wakes
-// the oldest request, and by each template as many as there are lanes. For a named lane it wakes those of the lane, and
-// of each lane which may share an item with an unlocked one, because the hint of such a lane may be there all the time
-// while another lock excludes the lane. To wake a request means to touch the wake key of its handle.
+// the oldest request. By each template it wakes the requests that together want as many lanes as are ready. For a named
+// lane it wakes up to wakeProbe requests of the lane, and of each lane which may share an item with an unlocked one,
+// because the hint of such a lane may be there all the time while another lock excludes the lane. To wake a request
+// means to touch the wake key of its handle. wakeLanes clears requests that are left over (isLeftOver).
 //
 // In an unordered queue it also wakes for messages behind others. Example: a handle has passed over the first message
 // of a group, which is suspect, and waits. It may receive the next one at once.
 //
-// It reads the oldest requests of all kinds (reqgroup, reqlane, request) at snapshot: neither two enqueues conflict,
-// nor an enqueue and a receive that waits.
+// It reads requests of all kinds (reqgroup, reqlane, request) at snapshot: neither two enqueues conflict, nor an
+// enqueue and a receive that waits. If there are requestsProbe or more, see readMore.
 func (w *txn) wakeLanes() error {
 	if len(w.noted.ready)+len(w.noted.unlocked)+len(w.noted.behind) == 0 {
 		return nil
