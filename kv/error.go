@@ -162,7 +162,8 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code
 }
 
-// MaybeCommitted reports FoundationDB's predicate of that name: the commit may have been applied.
+// MaybeCommitted reports FoundationDB's predicate of that name: the commit may have been applied. It looks at the code
+// alone (1021 or 1039), not at InFlight. The function MaybeCommitted looks at both.
 func (e *Error) MaybeCommitted() bool {
 	return e != nil && (e.Code == CodeCommitUnknownResult || e.Code == CodeClusterVersionChanged)
 }

@@ -83,7 +83,7 @@ type Tx interface {
 	// as a 4-byte little-endian offset at the end of key or operand.
 	Atomic(op MutationType, key, operand []byte)
 	// AddReadConflictRange makes the commit fail if another transaction wrote into r after the read version.
-	// It has no effect on keys that this transaction wrote before the call.
+	// It has no effect on keys that this transaction set or cleared before the call.
 	AddReadConflictRange(r KeyRange) error
 	AddWriteConflictRange(r KeyRange) error
 	// NextWriteNoConflict leaves out the write conflict range of the next write only.
@@ -129,9 +129,10 @@ type TxOptions struct {
 	// Call names the purpose of the transaction, for Trouble. Engines ignore it.
 	Call string
 	// OnTrouble, if not nil, is called when the database keeps a loop of Run waiting: after one second of failed
-	// attempts, or after five seconds without an answer. Until the loop ends it is called again, once a second in the
-	// first minute, and later each time after a sixtieth of the time waited so far. The last call comes when the loop
-	// has ended. Another goroutine makes the calls, one after the other. OnTrouble must not panic. Engines ignore it.
+	// attempts, or after five seconds without an answer. A conflict is an answer, and these times begin again. As long
+	// as the loop waits, OnTrouble is called again, once a second in the first minute, and later each time after a
+	// sixtieth of the time waited so far. After a first call the last call comes when the loop has ended. Another
+	// goroutine makes the calls, one after the other. OnTrouble must not panic. Engines ignore it.
 	OnTrouble func(t Trouble)
 	// Patient: the body waits for more than the database, for example for a handler. Otherwise a body that has not
 	// returned after five seconds counts as one without an answer. Engines ignore it.
@@ -141,8 +142,8 @@ type TxOptions struct {
 // DB begins transactions.
 type DB interface {
 	Begin(o TxOptions) (ManagedTx, error)
-	// Close releases the resources of the engine. Open transactions fail from then on, and Begin returns an error that
-	// wraps ErrClosed.
+	// Close releases the resources of the engine. From then on open transactions fail, at their commit at the latest,
+	// and Begin returns an error that wraps ErrClosed.
 	Close() error
 }
 

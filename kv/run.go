@@ -31,12 +31,13 @@ type Attempt struct {
 // If fn finds out the outcome of earlier attempts itself, the caller may use LastAttempt. After a commit was sent, a
 // code counts as unknown unless it is known to mean that nothing was applied.
 //
-// When ctx ends, Run returns an error that wraps context.Cause(ctx); if a commit had been sent by then, that
-// error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit.
+// When ctx ends, Run returns an error that wraps context.Cause(ctx). If Run was waiting for a commit then, the error is
+// an *Error with InFlight set. The same holds for a time-out (1031) during a commit.
 //
 // MaybeCommitted of the error is never about another transaction. If context.Cause(ctx) wraps an *Error, the cause
-// comes in an *Error of code 1101, which hides it. If the last attempt has sent no commit, an error of fn of which
-// MaybeCommitted is true comes in an *Error of code 1037, in the same way.
+// comes in another *Error, which hides it: with code 1101, or with the code of the last attempt if ctx ends during the
+// pause after it. If the last attempt has sent no commit, an error of fn of which MaybeCommitted is true comes in an
+// *Error of code 1037, in the same way.
 func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) error) (int64, error) {
 	watch := keepVigil(ctx, o)
 	defer watch.end()
@@ -170,8 +171,8 @@ func LastAttempt(err error) error {
 }
 
 // MaybeCommitted reports whether err leaves open whether a transaction was committed: the error wraps an *Error of code
-// 1021 or 1039, or one with InFlight set. Of several joined errors, one is enough. The caller must find out whether the
-// transaction was applied before it does the work again.
+// 1021 or 1039, or one with InFlight set. An *Error hides those that it wraps. Of several joined errors, one is enough.
+// The caller must find out whether the transaction was applied before it does the work again.
 func MaybeCommitted(err error) bool {
 	return first(err, func(e *Error) bool { return e.InFlight || e.MaybeCommitted() }) != nil
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Trouble is a loop of Run that the database keeps waiting.
+// Trouble is a loop of Run that the database keeps waiting. With TxOptions.Patient the time of the body does not count:
+// if no attempt has failed, Since is when the last body ended.
 type Trouble struct {
 	ID    int64     // of the loop, in this process
 	Call  string    // TxOptions.Call; "" = a transaction without a name

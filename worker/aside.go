@@ -111,8 +111,9 @@ func (h *inHand) report(err error) {
 	})
 }
 
-// settleBefore calls one function of the options that may take long, with the context of c. It settles done before,
-// unless the function returns at once: then it returns done as it is. done may be nil. The error is that of hand.try.
+// settleBefore calls one function of the options that may take long, with the context of c. If the function returns at
+// once, settleBefore returns done as it is. Otherwise it settles done while the function runs, and returns nil. done
+// may be nil. The error is that of hand.try.
 func (h *hand) settleBefore(done *finished, c *call, what string, fn func()) (*finished, error) {
 	h.startTry(c, what, fn)
 	returned := true
@@ -156,8 +157,9 @@ func (h *hand) settle(done *finished) {
 	}
 }
 
-// patience is how long the worker tries to settle a claim, from now on: until one more lease is over. After the end of
-// its own lease the claim is there until another handle takes over, and that may never happen in an outage.
+// patience is how long the worker tries to settle a claim, from now on: until one more lease is over, and endTimeout at
+// least. After the end of its own lease the claim is there until another handle takes over, and that may never happen
+// in an outage.
 func (h *inHand) patience() time.Duration { return max(endTimeout, max(h.left(), 0)+h.leaseTime()) }
 
 // settle settles, and tries again after an error of the database until ctx ends. Otherwise the item would be handled

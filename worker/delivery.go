@@ -61,8 +61,9 @@ func (d *Delivery) lend() *Delivery {
 
 // State returns the state of the group (see layer.Settlement.State) as it was before the call, or as SetState of this
 // delivery has set it; nil = the group has no state. In a batch it does not show what the items in front have set. The
-// first call in a worker costs a read of its own. From then on the worker
-// receives the state with its claims. The bytes belong to the handler.
+// first call in a worker costs a read of its own. From then on the worker receives the state with its claims. The bytes
+// belong to the handler. Errors: ErrOptions for a claim by a template or of a single item, because others may hold the
+// group too, and those of layer.Queue.GroupState.
 func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d = d.of; d.sets {
 		return bytes.Clone(d.state), nil
@@ -83,7 +84,7 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 
 // SetState stores state with the group, in the transaction that acks the item. If the handler fails, the stored state
 // does not change. nil, or no bytes, clears the state. In a batch the last state that was set for a finished item
-// counts. The error is a *LimitError if state has more than MaxStateSize bytes.
+// counts. The error is a *LimitError if state has more than MaxStateSize bytes, and ErrOptions as for State.
 func (d *Delivery) SetState(state []byte) error {
 	if d = d.of; d.in.isLane() {
 		return wrap("set state", errLaneState)
@@ -368,7 +369,7 @@ type inHand struct {
 	// turn holds a token while the claim is being extended, or a handler's transaction on the claim is open.
 	turn       chan struct{}
 	lost       bool // the claim is another's
-	over       bool // all is acked
+	over       bool // all is acked, or the rest was given back
 	stateKnown bool
 
 	// handled are the claim's first items whose handlers have returned nil, and which are not acked yet. acking is the
@@ -381,7 +382,7 @@ type inHand struct {
 	// commits: the call waits for the database on the way to a commit, which needs the claim and so fails if that is
 	// lost. None of the handler's code runs, and none will before the claim is extended.
 	commits atomic.Bool
-	stale   bool          // the outcome of an ack is unknown: the worker can do nothing more under the claim
+	stale   bool          // an ack has failed, or its outcome is unknown: the worker does nothing more under the claim
 	told    bool          // that the claim is lost
 	warned  bool          // OnError knows that the claim may be lost
 	keptOff time.Duration // for how long the group is delayed when it is given back
@@ -517,7 +518,7 @@ func (h *inHand) extend(ctx context.Context) error {
 	return err
 }
 
-// extendAs extends by a view of the claim.
+// extendAs extends by c, a copy of the claim. A claim by heartbeat has a lease of its own from then on.
 func (h *inHand) extendAs(ctx context.Context, c *layer.Claim) error {
 	_, err := h.source.q.Extend(ctx, c, h.source.receive.Lease)
 	h.test.Pause(ctx, "extended") // two calls may have shared the transaction

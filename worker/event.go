@@ -41,16 +41,18 @@ type Events struct {
 	// Done: a handler has finished an item. It may come again, if the claim is lost or the ack fails.
 	Done func(Event)
 	// Failed: a handler has failed. Follows says what has become of the item, if that is known. It is FollowsRelease if
-	// a HandleBatch has failed with an error that names no item, and is called again with half as many. It is also
-	// FollowsRelease if the claim has ended after Started, and so the handler was not called: OnError is not told.
+	// a HandleBatch has failed with an error that names no item, and is called again with half as many. Failed is also
+	// called if the claim has ended after Started, and so the handler was not called. Follows is FollowsRelease or
+	// FollowsUnknown then, and OnError is not told.
 	Failed       func(Event)
-	DeadLettered func(Event) // an item has failed for the last time, or was rejected; Failed is called too
+	DeadLettered func(Event) // an item has become a dead letter; Failed is called too
 	Lost         func(Event) // the claim is another's
 	Stuck        func(Event) // a handler has not returned 5 s after the end of its context
 	Gone         func(Event) // a queue was dropped, or its handle closed
 }
 
-// HandlerError is a handler's error or panic, with the item that it handled.
+// HandlerError is a handler's error or panic, with the item that it handled. Of a batch that is the item that has
+// failed, or the first item of the call if the error names none or the claim is lost.
 type HandlerError struct {
 	ID  layer.ID
 	Err error
@@ -101,7 +103,7 @@ type Running struct {
 // StopError: a worker was stopped by force, or has ended while handlers were stuck. It wraps Err.
 type StopError struct {
 	Running []Running // handlers that still run; none = all have returned
-	Err     error     // the cause of the end of Stop's context, or why the worker has ended by itself; may be nil
+	Err     error     // the cause of the end of Stop's context, or why the worker has ended, or ErrNoAnswer; may be nil
 }
 
 func (e *StopError) Error() string {

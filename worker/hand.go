@@ -54,8 +54,8 @@ type hand struct {
 // yield lets a simulation decide when the goroutine that was woken continues.
 func (h *hand) yield(what string) { h.w.o.Test.Pause(h.ctx, what) }
 
-// loop runs until the worker stops. A claim that was handled to its end is acked in the transaction that receives the
-// next.
+// loop runs until the hand is to end: the worker stops, or has more hands than it needs. A claim that was handled to
+// its end is acked in the transaction that receives the next, if possible.
 func (h *hand) loop() {
 	w, returns := h.w, false
 	defer func() { w.ended(h, returns) }()
@@ -125,8 +125,8 @@ func (h *hand) endCalls() {
 	}
 }
 
-// admit waits for the limiter, for the first item of a claim, until the hand is to end. It settles done before it
-// waits.
+// admit waits for the limiter, for the first item of a claim, until the hand is to end. If the limiter does not return
+// at once, admit settles done in that time. It returns what is left to settle: done or nil.
 func (h *hand) admit(done *finished) *finished {
 	if h.w.o.Limiter == nil || h.may {
 		return done
@@ -153,7 +153,8 @@ func (h *hand) admit(done *finished) *finished {
 // limiterPause is the wait after a limiter has failed to wait.
 const limiterPause = time.Second
 
-// limitFailed reports an error of the limiter, or its failure (see try), and then waits in its place.
+// limitFailed reports an error of the limiter. If the limiter itself has failed (see try), it reports that, and waits
+// for limiterPause in the limiter's place.
 func (w *Worker) limitFailed(ctx context.Context, failed bool, err error) {
 	switch {
 	case failed:
@@ -208,7 +209,8 @@ func (w *Worker) inTime(of context.Context) (ctx context.Context, free func()) {
 	}
 }
 
-// endAfter calls cancel endTimeout after the end of a context, unless ctx ends before, or stop is called.
+// endAfter calls cancel endTimeout after the end of the context of, unless ctx ends before, or stop is called before of
+// has ended.
 func endAfter(ctx, of context.Context, cancel func()) (stop func() bool) {
 	return context.AfterFunc(of, func() {
 		timer := time.AfterFunc(endTimeout, cancel)
@@ -281,8 +283,8 @@ type call struct {
 	doubt bool
 }
 
-// newCall makes the deliveries of the next call: one item, or the rest of the claim. There are none if the handler of
-// the next item is stuck in this worker.
+// newCall makes the deliveries of the next call: one item, or for HandleBatch the rest of the claim or its first half
+// (halve.go). They end before an item for which a handler still runs in this worker, so there may be none.
 func (h *hand) newCall(in *inHand) *call {
 	items := in.batch()
 	if !in.source.handler.batch {
@@ -743,8 +745,10 @@ func (w *Worker) failure(c *call, d *Delivery, err error, then layer.Settled) {
 	w.told(&HandlerError{ID: d.ID, Err: err})
 }
 
-// giveBack returns the rest of a claim. If c is nil, no attempt counts. Otherwise it acks the handled items of a batch,
-// and counts the failure of the next one. follows is what has become of that item, or of the first item.
+// giveBack acks the handled items of a claim, and returns the rest. If c is nil, no attempt counts. Otherwise the next
+// item has failed, and counts an attempt. It counts none if the worker was stopped by force, the call was cut off
+// (cutOff), the database was the cause (spared), or the handler says so (RetryError.Uncounted). follows is what has
+// become of that item, or of the first item.
 func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) (follows layer.Follows) {
 	o, n := layer.NackOptions{Release: true, Delay: in.keptOff}, 0
 	partly, batch := as[BatchError](failed)

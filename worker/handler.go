@@ -13,10 +13,11 @@ import (
 // Handler is what a worker does with items: Handle, HandleTx, HandleCommit, HandleBatch and HandleStage make
 // one. The zero value is none, and New refuses it.
 //
-// For every kind: nil finishes the item, for good. An error or a panic (runtime.Goexit too) is a failed attempt: the
-// item is given back with those behind it in its group, and tried again as a *RetryError, Options.RetryDelay or the
-// queue's retry policy says; a *RejectError says that it will never succeed. The context ends when the item's Timeout
-// is over, when the claim is lost, or when the worker is stopped by force. The handler must return then.
+// For every kind: nil finishes the item, for good, or advances it (AdvanceTo). An error or a panic (runtime.Goexit too)
+// is a failed attempt: the item is given back with those behind it in its group, and tried again as a *RetryError,
+// Options.RetryDelay or the queue's retry policy says; a *RejectError says that it will never succeed. The context ends
+// when the item's Timeout is over, when the claim is lost or its lease ends, or when the worker is stopped by force.
+// The handler must return then.
 //
 // A nil pointer to an error type of this module, such as a nil *RetryError, counts as nil, also if errors.Join has
 // joined several. The worker reports the mistake to the log and to OnError. Such an error is not equal to nil in Go,

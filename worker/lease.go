@@ -163,7 +163,8 @@ func (h *inHand) settled() bool {
 	return h.over
 }
 
-// extendFirst extends the claim before a call, and waits for that no longer than the lease lasts.
+// extendFirst extends the claim before a call. It waits for that no longer than the lease lasts, or a second if that is
+// longer.
 func (h *hand) extendFirst(in *inHand) {
 	if in.over || in.lost || in.stale || in.ctx.Err() != nil {
 		return

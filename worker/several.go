@@ -33,8 +33,8 @@ type asking struct {
 	failed bool          // guarded by the worker's mutex; only with ended
 }
 
-// next receives for a hand. It settles done first, in the same transaction if it can. The wait ends when the hand is to
-// end.
+// next receives for a hand. It settles done, too: in the transaction of the receive if both are of one queue, and
+// otherwise at the same time. The wait ends when the hand is to end.
 func (h *hand) next(done *finished) received {
 	if s := h.w.sources[0]; len(h.w.sources) == 1 {
 		return s.ask(h, done, s.receive.Wait, h.leaving)
@@ -102,7 +102,7 @@ func (h *hand) settleAlone(done *finished) {
 	})
 }
 
-// wait asks all queues, and waits for the first claim.
+// wait asks all queues, and waits for the first claim, up to Options.Poll.
 func (h *hand) wait() received {
 	for until := time.Now().Add(h.w.o.Poll); ; {
 		all, _ := h.w.live(time.Now())
@@ -120,7 +120,8 @@ func (h *hand) wait() received {
 	}
 }
 
-// awaits waits for the end of one receive that is not to wait for a message.
+// awaits waits for the end of one receive that is not to wait for a message, up to patience. If it takes longer, awaits
+// sets slow. If it has got nothing, the queue counts as idle for lookAgain.
 func (h *hand) awaits(a *asking) (r received, over bool) {
 	ended, failed := false, false
 	r, over = h.await(patience, func() bool {

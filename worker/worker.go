@@ -104,14 +104,15 @@ type Options struct {
 	Logger *slog.Logger
 	// Events are called as the worker meets them. The worker extends the claim while a function of Events runs, and
 	// acks what is handled. The worker continues without a function of these options that has not returned after two
-	// minutes, and does not call it again until it has returned. Only Next is called again while a call of it hangs.
-	// One that calls runtime.Goexit counts as one that panics.
+	// minutes, and does not call it again until it has returned. Only Next and the Limiter are called again while a
+	// call hangs. One that calls runtime.Goexit counts as one that panics.
 	Events Events
-	// OnError, if not nil, gets every error: a handler's (*HandlerError) unless its claim is lost, each lost claim
-	// once, a stuck handler (*StuckError), the engine's, and a panic of a function of these options, with its stack.
-	// Such a panic changes nothing for the messages. OnError may be called by several goroutines at once. An error of a
-	// receive, an ack, an extension, a sweep or the limiter is reported and logged once in ten seconds: one of the
-	// database (kv.Error) for each code, another for each text. nil = errors are only in the log.
+	// OnError, if not nil, gets every error: a handler's (*HandlerError) unless the worker knows by then that the claim
+	// is lost, each lost claim once, a stuck handler (*StuckError), the engine's, and a panic of a function of these
+	// options, with its stack. Such a panic changes nothing for the messages. OnError may be called by several
+	// goroutines at once. An error of a receive, an ack, an extension, a sweep or the limiter is reported and logged
+	// once in ten seconds: one of the database (kv.Error) for each code, another for each text. nil = errors are only
+	// in the log.
 	OnError func(err error)
 	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
 	// worker, so no two workers may have the same.
@@ -157,7 +158,7 @@ const maxConcurrency = 10_000
 
 // Worker receives and handles items on goroutines, its hands: a fixed number, or, within bounds, as many as there is
 // work for. It also sweeps its queues from time to time, see layer.Admin.Sweep. It ends by itself when its queues have
-// been dropped, or their handles closed.
+// been dropped, or their handles closed, or when too many handlers are stuck (ErrStuck).
 type Worker struct {
 	o       Options
 	sources []*source
@@ -187,7 +188,8 @@ type Worker struct {
 }
 
 // New makes a worker that handles the items of q with h. The caller must Run it, or Start and Stop it. Errors:
-// ErrOptions without a queue or a handler, *LimitError, and those of layer.ReceiveOptions.Check.
+// ErrOptions without a queue or a handler, or for HandleStage on a queue without facets; *LimitError, and those of
+// layer.ReceiveOptions.Check.
 func New(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	w, err := newWorker(q, h, o)
 	return w, wrap("new", err)

@@ -58,11 +58,13 @@ func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool
 }
 
 // IsOver notes that the handle has just seen a timer due at dueMS (ms). It reports whether the handle has seen the
-// timer unchanged for as long as d. name stays the same while the timer moves, and tells apart the timers of two claims
-// of a group. The key of the timer would not: a process whose clock stands sets the same timer for each of its claims.
+// timer unchanged for as long as d. If d <= 0, it returns true and notes nothing. name stays the same while the timer
+// moves, and tells apart the timers of two claims of a group. The key of the timer would not: a process whose clock
+// stands sets the same timer for each of its claims.
 //
-// A handle that keeps an eye on farSeen timers first forgets those that it has not met for a lease. If there are none,
-// the new timer has to wait: a handle that forgot timers which it still meets might see none of them for long enough.
+// A handle that keeps an eye on farSeen timers first forgets those that it has not met for a lease, but not more often
+// than farLooks times in a lease. If there is still no room, the new timer has to wait and IsOver returns false. A
+// handle that forgot timers which it still meets might see none of them for long enough.
 func (f *Far) IsOver(name []byte, dueMS int64, now time.Time, d time.Duration) bool {
 	if d <= 0 {
 		return true

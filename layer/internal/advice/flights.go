@@ -41,7 +41,7 @@ func (s *Flights) Begin() *Flight {
 }
 
 // Take takes a lane for the flight, so that it may claim the lane. Take returns false if another flight has the lane,
-// or had it when the attempt of this flight began.
+// or has landed with it since the attempt of this flight began.
 func (f *Flight) Take(lane string) bool {
 	s := f.all
 	s.mu.Lock()

@@ -122,8 +122,8 @@ func (now *Keep) Woke(another bool) {
 }
 
 // End notes the outcome of the transaction. After an ack that may have been applied, the handle owes the wake that the
-// ack withheld. If the ack woke another handle instead, the next receive stands back. If a receive that took over a
-// wake was not applied, the handle owes the wake again.
+// ack withheld. If the ack woke another handle instead, the next receive stands back, unless the last receive came
+// late. If a receive that took over a wake failed, or its outcome is unknown, the handle owes the wake again.
 func (now *Keep) End(o Outcome) {
 	k := now.of
 	if k == nil {

@@ -62,8 +62,8 @@ func (p *portion) live(nowMS int64) bool {
 	return age >= 0 && age < portionLife.Milliseconds()
 }
 
-// Bookings is what the attempt of a transaction has spent of portions. If the attempt is not applied, the items go back
-// to their portions.
+// Bookings is what the attempt of a transaction has spent of portions. If the attempt has failed, the items go back to
+// their portions.
 type Bookings struct {
 	of   *Portions
 	list []booking
@@ -104,7 +104,7 @@ func (k *Bookings) Attempt() {
 	k.list = nil
 }
 
-// End undoes the bookings of a transaction which was not applied.
+// End undoes the bookings of a transaction which has failed. If the outcome is unknown, the items stay spent.
 func (k *Bookings) End(o Outcome) {
 	if o == Failed {
 		k.Attempt()
@@ -162,8 +162,8 @@ func (b *Portions) UsedUp(rate Rate, nowMS int64) int64 {
 	return 0
 }
 
-// wants returns how many items to draw for a claim of n items. It adds the items that the handle will need within
-// drawFor, if it spends as fast as it spent the last portion. mu is held.
+// wants returns how many items to draw for a claim of n items, at most half of the rate's burst. While the last portion
+// lasts, it adds the items that the handle will need within drawFor if it spends as fast as before. mu is held.
 func (b *Portions) wants(nowMS int64, n int) int64 {
 	want := int64(n)
 	if p := b.now; p != nil && p.live(nowMS) {

@@ -19,9 +19,9 @@ import (
 type Spread struct {
 	mu     sync.Mutex
 	level  int    // guarded by mu; index into levels: how far away the next walk lands; 0 = no conflict lately
-	calm   int    // guarded by mu; transactions without conflict since the level changed
+	calm   int    // guarded by mu; transactions without conflict since the last conflict, or since Narrow has reset it
 	away   bool   // guarded by mu; on a walk
-	landed bool   // guarded by mu; next is a step of the walk, not the landing
+	landed bool   // guarded by mu; the walk has landed: its next search is a step
 	next   []byte // guarded by mu; the key of the last hint of the walk
 	shard  int64  // guarded by mu; of the walk
 	left   int    // guarded by mu; groups until the walk ends
@@ -49,7 +49,8 @@ const (
 	// a conflict. More would be wasteful: after a pause all handles try at once, but home needs only a single handle.
 	WalkMS    = 500
 	HomeEvery = 8
-	// KeepClaims is how many claims in a row a handle on a walk takes of a group in flight, before the next step.
+	// KeepClaims is how many claims in a row a handle on a walk makes of groups that its own acks have just left ready,
+	// before the next step: see Keeps.
 	KeepClaims = 3
 	// nearby is among how many of the oldest hints at least a landing chooses after finding nothing further out.
 	nearby = 8
@@ -121,7 +122,7 @@ func (s *Spread) Keeps() bool {
 	return true
 }
 
-// Walked notes the key of the last hint which a search on a walk in a shard came to: the next step begins there. If
+// Walked notes the key of the last hint which a search on a walk in a shard came to: the next step begins behind it. If
 // another search has landed in another shard since, the walk goes on from that landing: between the key and the end of
 // the other shard are hints of other templates.
 func (s *Spread) Walked(shard int64, key []byte) {
@@ -137,7 +138,8 @@ func (s *Spread) Walked(shard int64, key []byte) {
 }
 
 // GoHome ends a walk which reached the end of the hints. If the walk ended at its landing, the landing was too far out:
-// then GoHome returns how many of the oldest hints to pass over instead, fewer than before.
+// then GoHome returns how many of the oldest hints to pass over instead, fewer than the landing did or fewer than
+// nearby. Otherwise it returns 0.
 func (s *Spread) GoHome(random Random) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

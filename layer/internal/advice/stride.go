@@ -7,7 +7,7 @@ import "sync/atomic"
 // for example the end of an expired claim. Transactions without chores say nothing.
 type Stride struct{ halvings atomic.Int32 }
 
-// maxHalvings halves the largest bound to 1.
+// maxHalvings halves the largest bound, which is not above 128, to 1.
 const maxHalvings = 7
 
 // Halvings returns how often a transaction that begins now halves its bounds.

@@ -11,7 +11,7 @@ import (
 const partByte = 0xff
 
 // Free is the packed template of unordered receives: the view 0, without values. The lane of this template in a group,
-// the free lane, has the items that no claim holds.
+// the free lane, has the items that no hold has taken out. A claim of the whole group leaves its items there.
 var Free = string(tuple.AppendInt(nil, 0))
 
 // Name returns the name of the lane of a group that a packed template matches; where = "" is the whole group. The

@@ -1,9 +1,9 @@
 // Package lanes names the parts of a queue that are delivered in order.
 //
 // A lane is a group, the part of a group that a template matches, the free items of a group, or a single item. Each
-// lock, hint, timer, grant and mark is about one lane. A lock has the claim of a lane, and a hint leads receives to a
-// lane that is ready; the table in layer/subspace.go has all keys. In a queue without further settings a lane is a
-// whole group.
+// lock, hint, grant and mark is about one lane, and each timer except that of a heartbeat. A lock has the claim of a
+// lane, and a hint leads receives to a lane that is ready; the table in layer/subspace.go has all keys. In a queue
+// without further settings a lane is a whole group.
 //
 // A lane has a name, which is a string. The name of a whole group is the group itself. Any other name begins with the
 // byte 0xff, which begins no group because groups are UTF-8, and continues with the tuple (group, view, values …).
@@ -216,7 +216,8 @@ func (p Plan) Where(template map[string]string, check func(facet, value string) 
 var errNoLane = errors.New("no item of the queue can be in the lane")
 
 // CheckLane returns an error if no item of the queue can be in the lane, because the queue has no such view, or no
-// holds. Views never change, so no process has written a row with such a lane. The zero Plan refuses nothing.
+// holds. Views never change, so no process has written a row with such a lane. The zero Plan refuses nothing. If items
+// are claimed in turn, the free lane is not refused either.
 func (p Plan) CheckLane(lane string) error {
 	if p.of == nil || !IsPart(lane) {
 		return nil
@@ -307,6 +308,7 @@ func (p *plan) fixed(where string) map[int]string {
 
 // Intersect reports whether two lanes of a group can have an item in common. They can, unless the templates of both
 // give a value to the same facet, and the values differ. Example: the lanes of state NEW and of region EU intersect.
+// The free lane and a hold count as the whole group here.
 func (p Plan) Intersect(a, b string) bool {
 	if p.of == nil {
 		return true
@@ -388,12 +390,12 @@ func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 	return "", "", false
 }
 
-// Locks names one lock of a group or several: methods of Plan return which locks a transaction must read. If All and
-// Holds are false, it is the lock of the lane with the packed template Where; "" = the lock of the whole group.
+// Locks names one lock of a group or several: methods of Plan return which locks a transaction must read. If Below, All
+// and Holds are false, it is the lock of the lane with the packed template Where; "" = the lock of the whole group.
 type Locks struct {
 	Where string // the packed template of a lane, or the beginning of one
 	Below bool   // the locks of all lanes of which the packed template begins with Where, except that of Where itself
-	All   bool   // the locks of the whole group and of all its other lanes
+	All   bool   // the locks of the whole group and of all its other lanes, apart from holds
 	Holds bool   // the locks of all holds of the group
 }
 

@@ -99,7 +99,7 @@ const (
 	MaxGlances = 1000
 	// BusyPause is the pause before the next try when a transaction in flight may change the handle's request.
 	BusyPause = 5 * time.Millisecond
-	// ErrorPause is the pause after a turn that failed.
+	// ErrorPause is the pause after a turn, or another transaction of the attendance, that failed.
 	ErrorPause = time.Second
 
 	// burst is how many looks in vain the line takes in a row at once, and lookPause the time for each look more.
@@ -287,8 +287,8 @@ func (l *Line[O]) restUntil(ctx context.Context, d time.Duration, watch kv.Futur
 }
 
 // attend is the attendance. It gives waiting receives a turn whenever there may be something for the receives. It also
-// renews and withdraws the handle's requests. It ends when no receive waits and there is no wake to pass on, and then
-// closes end.
+// renews and withdraws the handle's requests, and clears those of dead handles. It ends when no receive waits and there
+// is no wake to pass on, or after Stop, and then closes end.
 func (l *Line[O]) attend(end chan struct{}) {
 	defer close(end)
 	l.env.Yield(context.Background(), "attend")
@@ -472,8 +472,8 @@ func (l *Line[O]) dismiss() bool {
 // receives that it does not serve, see Env.Glances: of these receives only those have a turn whose glance has found
 // something.
 //
-// next is the cue of the turns. r is what the receives wait for after the last turn; r.Watch = nil means that another
-// turn must follow at once. failed is the error of the last turn.
+// next is the cue of the turns. r is what the receives wait for after all turns: the watch of the first turn, and the
+// shortest wait. r.Watch = nil means that another turn must follow at once. failed is the error of the last turn.
 func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 	var turns []*Turn
 	had := make(map[string]bool) // the templates by which receives have had a turn for any group
@@ -527,9 +527,10 @@ func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 	}
 }
 
-// give gives the turn t to the oldest waiting receives of which may is true, takes them out of the line, and returns
-// them when the turn is over. The turn glances for the receives left of which mayGlance is true. If called is empty,
-// there was no turn.
+// give gives the turn t to the oldest waiting receives of which may is true, within MaxWave and NamedWave. It takes
+// them out of the line, and returns them when the turn is over. If one of them has reads of its own (see NamedWave),
+// the turn glances for the receives left of which mayGlance is true, within MaxGlances. If called is empty, there was
+// no turn.
 func (l *Line[O]) give(t *Turn, may, mayGlance func(o O) bool) (called []O) {
 	l.mu.Lock()
 	var left []O

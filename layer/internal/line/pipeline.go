@@ -23,8 +23,8 @@ import (
 //     afterwards. So every queued operation is run. Example: a caller's goroutine runs its ack, and ten enqueues arrive
 //     in that time. Three drivers begin at once. If the drivers leave operations in the queue, a fourth driver takes
 //     the slot of the ack.
-//  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
-//     transactions receive; unless groups are plenty, only a single transaction receives. At most one has operations
+//  3. At most maxFlying transactions are in flight, or maxApart while callers are few and the database is far away. At
+//     most maxReceiving of them receive; unless groups are plenty, only a single one does. At most one has operations
 //     with Contends, and counts towards maxReceiving. So one transaction in flight is left to the other operations.
 //  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). If the caller's
 //     goroutine runs the operation, the panic reaches the caller. In any other goroutine the panic becomes the error of
@@ -85,8 +85,8 @@ type PipelineEnv[O Operation] struct {
 // maxOperations bounds the operations of a transaction.
 const maxOperations = 256
 
-// maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and keep the
-// database busy while the other transaction waits for its commit; more only make smaller batches and more conflicts.
+// maxFlying is how many transactions of a handle are in flight at a time, unless apart is true. Up to maxReceiving of
+// them receive or contend, and one is left to the other operations. More only make smaller batches and more conflicts.
 const maxFlying = 4
 
 // While few callers have operations in the pipeline, and the database is far away, up to maxApart transactions are in
@@ -161,14 +161,14 @@ func (p *Pipeline[O]) AWhile() time.Duration {
 }
 
 // mayReceive reports whether another transaction may receive now: if none does, or if groups are plenty and fewer than
-// maxReceiving do. mu is held.
+// maxReceiving receive or contend. mu is held.
 func (p *Pipeline[O]) mayReceive() bool {
 	return p.receiving == 0 || p.receiving+p.contending < maxReceiving && p.env.Plenty()
 }
 
-// mayContend reports whether a transaction of operations with Contends may begin now: if none is in flight. Two would
-// conflict with each other. If such conflicts, and those of receives, held all transactions in flight, an ack could not
-// begin. mu is held.
+// mayContend reports whether a transaction of operations with Contends may begin now: if none is in flight, and fewer
+// than maxReceiving receive. Two would conflict with each other. If such conflicts, and those of receives, held all
+// transactions in flight, an ack could not begin. mu is held.
 func (p *Pipeline[O]) mayContend() bool { return p.contending == 0 && p.receiving < maxReceiving }
 
 // mayFly reports whether another transaction may begin, for the operations that are queued. mu is held.
@@ -180,8 +180,9 @@ func (p *Pipeline[O]) apart() bool {
 	return p.took >= farAway && p.running+p.queue.length() <= fewCallers
 }
 
-// Submit runs o and returns its error when the outcome is known, or when ctx ends. If ctx ends first, a receive gives
-// back the claims that it still gets. The outcome of any other operation, and of a receive with Keeps, is unknown.
+// Submit runs o and returns its error when the outcome is known, or when ctx ends. If ctx ends first, an operation that
+// is queued has no effect, and a receive gives back the claims that it still gets. The outcome of any other operation,
+// and of a receive with Keeps in a transaction, is unknown.
 func (p *Pipeline[O]) Submit(ctx context.Context, o O) error {
 	if err := p.enter(ctx, o); err != nil {
 		return err
@@ -203,7 +204,8 @@ func (p *Pipeline[O]) SubmitAll(ctx context.Context, os []O) []error {
 }
 
 // SubmitWaiting is Submit for a receive that waits if nothing is ready. After wait, or when stop is closed (which may
-// be nil), the receive ends with the claims got so far, or got by the turn under way.
+// be nil), the receive ends with the claims got so far, or got by the turn under way. After wait it ends with the error
+// of Line.trouble if it has got nothing and the line's latest transaction has failed. After stop it has no such error.
 func (p *Pipeline[O]) SubmitWaiting(ctx context.Context, o O, wait time.Duration, stop <-chan struct{}) error {
 	o.op().Waits = true
 	if err := p.enter(ctx, o); err != nil {
@@ -323,8 +325,8 @@ func (p *Pipeline[O]) queueUp(os ...O) {
 }
 
 // leave is for a caller who goes, because of cause, before o has ended. leave returns the error for the caller. If o
-// has ended after all, that is the error of o. If o had no effect, or only receives and its claims are given back, it
-// is cause. Otherwise the error says that the outcome is unknown.
+// has ended after all, that is the error of o. If o is queued, or only its receive is left and the claims are given
+// back, it is cause: a settlement that is done stays done. Otherwise the error says that the outcome is unknown.
 func (p *Pipeline[O]) leave(o O, cause error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -399,8 +401,8 @@ func (p *Pipeline[O]) drive() {
 	}
 }
 
-// newBatch makes a batch of operations, and enters it in the books: running, and for receives receiving and taking. mu
-// is held.
+// newBatch makes a batch of operations, and enters it in the books: running, contending, and for receives receiving and
+// taking. mu is held.
 func (p *Pipeline[O]) newBatch(os []O) *batch[O] {
 	b := &batch[O]{operations: os, transaction: transaction{left: len(os), begun: time.Now()}}
 	p.running += len(os)
@@ -574,9 +576,9 @@ func (p *Pipeline[O]) settle(b *batch[O]) {
 	}
 }
 
-// conclude ends an operation that has run, or, if its receive has got nothing and waits, puts it into the line. If only
-// the settlement has run, conclude queues the receive. The claims of a receive whose caller has left are given back,
-// unless Keeps is true. mu is held.
+// conclude ends an operation that has run, or, if its receive has got nothing and waits, puts it into the line. So it
+// does after a turn that failed with an error of which MayRecover is true. If all except the receive has run, conclude
+// queues the receive. The claims of a receive whose caller has left are given back, unless Keeps is true. mu is held.
 func (p *Pipeline[O]) conclude(o O) {
 	at := o.op()
 	if at.Later {

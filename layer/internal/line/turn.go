@@ -22,8 +22,9 @@ type Turn struct {
 }
 
 // Rest is what receives wait for after a turn that found nothing. Watch is set if the turn wrote nothing, or, for
-// receives that stood back, only the handle's request. It is on the handle's wake key, from the very version on at
-// which the turn found nothing, so that no wake is missed.
+// receives that stood back, only the handle's request. It is on the handle's wake key, and for receives with a place
+// also on the key that all such handles watch. It counts from the version at which the turn found nothing, so that no
+// wake is missed.
 type Rest struct {
 	Watch kv.Future[struct{}] // nil = take another turn at once
 	Wait  time.Duration       // until the next turn, if no wake comes
@@ -58,8 +59,8 @@ type Why int
 
 // The reasons.
 const (
-	WhyNew   Why = iota // the receives have just come into the line, or the last turn wrote
-	WhyWoken            // by another handle, or by a time that has come
+	WhyNew   Why = iota // the attendance has just begun, the last turn wrote or failed, or a request is new
+	WhyWoken            // by another handle, by a time that has come, or by a change of the line
 	WhyPoll             // the time of a poll has come
 )
 

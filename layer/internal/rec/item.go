@@ -26,11 +26,12 @@ const (
 	MaxInline = 90_000
 	// MaxBody is layer.MaxBodySize, in bytes.
 	MaxBody = 4 << 20
-	// MaxErrorText bounds a stored text of an error or a reason, in bytes.
+	// MaxErrorText bounds a stored text of an error or a reason, in bytes. See Cut for a text that is not UTF-8.
 	MaxErrorText = 1000
 )
 
-// Cut shortens a text to MaxErrorText bytes, and replaces bytes that are not UTF-8.
+// Cut shortens a text to MaxErrorText bytes, and then replaces bytes that are not UTF-8. A replacement has three bytes,
+// so the result may have up to twice as many bytes.
 func Cut(text string) string {
 	if len(text) > MaxErrorText {
 		text = text[:MaxErrorText]
@@ -47,7 +48,8 @@ func packHead(head tuple.Tuple, rest []byte) []byte {
 }
 
 // openHead splits a value into its head, to be decoded, and its rest. The rest aliases the value. If the value does not
-// have the form, the End of the head returns an error. The error begins with the text what, for example "dead letter".
+// have the form, the End of the head returns an error. If the fault is not in the head itself, the error has the text
+// what, for example "dead letter".
 func openHead(what string, value []byte) (head Decoder, rest []byte) {
 	if len(value) == 0 {
 		return Decoder{err: fmt.Errorf("%s of no bytes", what)}, nil

@@ -15,15 +15,16 @@ import (
 // Record is the value of a lock: what keeps a group. A lock may also be of a lane, which is a part of a group, or of a
 // single item. Then "the group" below is that lane or item. A record has a holding, which keeps the group until a time,
 // and a mark, which stops the group once the holding has ended. A record with neither is never stored. A nil *Record
-// stands for a group without a record, and all methods except Pack, Prove, WithItems, WithHolding and Until accept it.
+// stands for a group without a record. All exported methods except Pack, Prove, WithItems, WithHolding and Until accept
+// it.
 //
 // Example: a worker holds the group, and an operator pauses the group. The record has the claim and the mark. When the
 // claim ends, the record has the mark alone.
 //
 // The methods change no record: they return another one, which may share the items with the first.
 type Record struct {
-	// Token is that of the newest holding, also after the end of that holding. The token of the next holding must be
-	// greater.
+	// Token is that of the newest holding, also after the end of that holding. It is greater if the holding is a claim
+	// that was proven (Proven). The token of the next claim or grant must be greater than Token.
 	Token int64
 	held  *Holding // nil = none
 	mark  *Mark    // nil = none
@@ -37,7 +38,7 @@ type Kind string
 const (
 	KindClaim Kind = "claim" // an owner works on the items
 	KindGrant Kind = "grant" // the group is kept for a waiting request: the owner is the random of the request
-	KindDelay Kind = "delay" // a retry waits; the holding has no owner
+	KindDelay Kind = "delay" // after a nack, or a release with a delay; the holding has no owner
 	KindHead  Kind = "head"  // of a timer only: the head of a group without a holding is due then
 	KindBeat  Kind = "beat"  // of a timer only: the beat of a handle is due then
 )
@@ -45,7 +46,7 @@ const (
 // Holding is the right of one holder to a group, until a time.
 type Holding struct {
 	Kind  Kind
-	Token int64  // the fencing number: proves the right of the holder. A delay has the token of the claim before it
+	Token int64  // the fencing number: proves the right of the holder. A delay has the token of the record before it
 	Owner string // see Kind
 	EndMS int64
 	Items []Item // of a claim, in the order of their keys: the items that are delivered and not yet acked
@@ -327,14 +328,14 @@ func UnpackPause(key, value []byte) (*Mark, error) {
 	return m, d.End(key)
 }
 
-// PackTimer returns the value of a timer: the tuple (kind, index of the head). The timer of a beat has the time of the
-// last move (ms) instead of an index.
+// PackTimer returns the value of a timer: the tuple (kind, index of the head). The timer of a beat has the time (ms) at
+// which its handle has moved the beat, instead of an index; 0 = the timer was set otherwise.
 func PackTimer(k Kind, headIndex int64) []byte {
 	return tuple.AppendInt(tuple.AppendString(nil, string(k)), headIndex)
 }
 
-// UnpackTimer reads the value of a timer: its kind, and the index of the head, or of a beat the time of the last move
-// (ms).
+// UnpackTimer reads the value of a timer: its kind, and the index of the head. Of a beat the second is the time of the
+// last move (ms) or 0, see PackTimer.
 func UnpackTimer(key, value []byte) (k Kind, headIndex int64, err error) {
 	d := Decode(value)
 	k, headIndex = Kind(d.Text()), d.Int()

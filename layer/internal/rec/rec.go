@@ -11,8 +11,9 @@
 // (the suffix MS). A field named Clock or Place is a version of the database plus the queue's offset, like the index of
 // an item. Index and Random tell an item from the others of its group.
 //
-// An Unpack function returns an error that wraps ErrCorrupt and names the key that the caller passes, unless the value
-// has exactly the form that Pack writes or an earlier version wrote. The results may alias the value.
+// An Unpack function (except UnpackStrings) returns an error that wraps ErrCorrupt and names the key that the caller
+// passes, unless the value has exactly the form that Pack writes or an earlier version wrote. The results may alias the
+// value.
 package rec
 
 import (

@@ -16,7 +16,7 @@ const (
 	Unheld  Condition = iota // there is no record: the group is free
 	Claimed                  // a claim whose lease lasts
 	Granted                  // a grant that lasts
-	Delayed                  // a retry delay that lasts
+	Delayed                  // a delay that lasts
 	Lapsed                   // a claim whose lease has expired: the holder keeps the claim until another takes over
 	Over                     // a grant or a delay that has ended
 	Marked                   // paused or halted, without a holding

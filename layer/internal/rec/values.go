@@ -20,8 +20,8 @@ func UnpackInt(key, value []byte) (int64, error) {
 	return n, d.End(key)
 }
 
-// PackCount returns the value of a counter or of a wake key, and the operand of an atomic add to either: 8 bytes, the
-// lowest first.
+// PackCount returns the value of a counter, of a wake key, or of the field changed of meta, and the operand of an
+// atomic add to one of these: 8 bytes, the lowest first.
 func PackCount(n int64) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
 
 // UnpackCount reads the value of a counter or of a wake key.
