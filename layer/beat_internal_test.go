@@ -63,6 +63,23 @@ func rowsOf(t *testing.T, q *Queue, name string) (n int) {
 	return n
 }
 
+// TestNoRoomToGiveBack: a claim by heartbeat that no caller has, and that the handle has no room to give back, ends
+// with the heartbeat, which the handle leaves.
+func TestNoRoomToGiveBack(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		send(t, q, "a")
+		claims := byHeart(t, q, ReceiveOptions{})
+		q.orphans.count = mostOrphans
+		giveBackAll(q, claims)
+		q.orphans.count = 0
+		time.Sleep(2 * defaultLease)
+		again, err := q.Receive(t.Context(), ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, again, 1)
+		requireSound(t, q)
+	})
+}
+
 // TestHeartbeatKeepsClaims (G2): claims by heartbeat stay in flight for many leases, at a cost that does not depend on
 // the number of groups. The inspections show them correctly. The last ack and Close leave no rows behind.
 func TestHeartbeatKeepsClaims(t *testing.T) {

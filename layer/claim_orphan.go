@@ -19,17 +19,23 @@ import (
 // the lease ends.
 
 // giveBackAll starts a goroutine that releases claims that no caller has. It tries until the longest of their leases
-// has expired, and for at least endTimeout. If the handle has no room for the goroutine (mostOrphans), the claims stay.
+// has expired, and for at least endTimeout. If the handle has no room for the goroutine (mostOrphans), the claims stay
+// until their leases end. The handle then leaves the heartbeat of claims without a lease, so that these end, too.
 func giveBackAll(q *Queue, claims []*Claim) {
 	during := endTimeout
 	for _, c := range claims {
 		during = max(during, min(c.Until.Sub(q.Now()), MaxLease))
 	}
-	q.orphans.start(during, func(ctx context.Context) {
+	started := q.orphans.start(during, func(ctx context.Context) {
 		ctx = q.named(ctx, "give back of %s under %d", claims[0].Items[0].ID, claims[0].Token)
 		q.yield(ctx, "begin")
 		releaseAll(ctx, q, claims)
 	})
+	if !started {
+		for _, c := range claims {
+			q.heart.end(c.pulse)
+		}
+	}
 }
 
 // releaseAll releases claims that no caller has, one after the other by Nack; after Close several in a transaction

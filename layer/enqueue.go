@@ -49,8 +49,8 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	return sent, w.end(ctx, err)
 }
 
-// refusesText reports whether an enqueue was refused because messages, alone or together, are too large or no UTF-8. Then
-// none of them was enqueued.
+// refusesText reports whether an enqueue was refused because messages, alone or together, are too large or no UTF-8.
+// Then none of them was enqueued.
 func refusesText(err error) bool { return errors.Is(err, ErrLimit) || errors.Is(err, ErrInvalidUTF8) }
 
 // enqueueNow is Enqueue without the hooks. The transaction may be shared with other calls of the handle.

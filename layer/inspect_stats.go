@@ -129,7 +129,7 @@ func (c *groupCounts) count() error {
 	due, later, err := c.countTimers()
 	// due and later end at MaxGroups, and those that are passed do not.
 	c.ReadyGroups = min(max(hints-passed, 0)+max(due-c.passedDue, 0), int64(c.o.MaxGroups))
-	c.BusyGroups = max(later-c.passedLater, 0)
+	c.BusyGroups = min(max(later-c.passedLater, 0), int64(c.o.MaxGroups))
 	return err
 }
 

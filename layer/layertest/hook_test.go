@@ -404,7 +404,8 @@ func TestHeadersThatDoNotFit(t *testing.T) {
 					o.SetHeader(0, "trace", value)
 					return ctx
 				}}
-				q, err := layer.Open(b.t.Context(), b.db, testPrefix, testQueue, layer.Options{Hooks: []layer.Hook{hook}})
+				o := layer.Options{Hooks: []layer.Hook{hook}}
+				q, err := layer.Open(b.t.Context(), b.db, testPrefix, testQueue, o)
 				require.NoError(b.t, err)
 				defer q.Close(b.t.Context())
 				own := map[string]string{"own": "yes"}

@@ -275,6 +275,26 @@ func TestEmptyMarkedGroupIsFound(t *testing.T) {
 	})
 }
 
+// TestBusyGroupsAreBounded: BusyGroups ends at MaxGroups, also if it counts groups by their hints. The hint of such a
+// group leads to a head that is not due.
+func TestBusyGroupsAreBounded(t *testing.T) {
+	e := newEnv(t, inMemory, false)
+	for _, group := range []string{"a", "b"} {
+		e.enqueue(group, "x")
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Delay: time.Hour})
+		require.NoError(t, err)
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Group: &group, Max: 1})
+		require.NoError(t, err)
+		require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+	}
+	for most := 1; most < 4; most++ {
+		stats, err := e.q.Stats(e.ctx, layer.StatsOptions{MaxGroups: most})
+		require.NoError(t, err)
+		require.EqualValues(t, min(most, 2), stats.BusyGroups)
+	}
+	e.sound(testQueue)
+}
+
 // TestStatsBounded: with options a Stats reads less, and bounded figures are too small, never too large. A list of
 // blocked groups has the same figures in its own transaction.
 func TestStatsBounded(t *testing.T) {

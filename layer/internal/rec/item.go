@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -26,17 +27,21 @@ const (
 	MaxInline = 90_000
 	// MaxBody is layer.MaxBodySize, in bytes.
 	MaxBody = 4 << 20
-	// MaxErrorText bounds a stored text of an error or a reason, in bytes. See Cut for a text that is not UTF-8.
+	// MaxErrorText bounds a stored text of an error or a reason, in bytes.
 	MaxErrorText = 1000
 )
 
-// Cut shortens a text to MaxErrorText bytes, and then replaces bytes that are not UTF-8. A replacement has three bytes,
-// so the result may have up to twice as many bytes.
+// Cut replaces bytes of a text that are not UTF-8, and shortens it to MaxErrorText bytes. It cuts no letter.
 func Cut(text string) string {
-	if len(text) > MaxErrorText {
-		text = text[:MaxErrorText]
+	text = text[:min(len(text), MaxErrorText+utf8.UTFMax)] // what is behind never fits
+	if text = strings.ToValidUTF8(text, "\uFFFD"); len(text) <= MaxErrorText {
+		return text
 	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	end := MaxErrorText
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
 }
 
 // packHead returns the value with a head and a rest.

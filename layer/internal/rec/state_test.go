@@ -3,7 +3,9 @@ package rec
 import (
 	"os"
 	"regexp"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -63,5 +65,19 @@ func TestStepsAreDocumented(t *testing.T) {
 		for _, to := range tos {
 			require.Contains(t, ", "+follows+",", ", "+string(to)+",", "from %s", from)
 		}
+	}
+}
+
+// TestCut: a stored text has at most MaxErrorText bytes and is UTF-8, whatever the text of the error.
+func TestCut(t *testing.T) {
+	for text, want := range map[string]int{
+		"": 0, "short": 5, "\xff": 3, strings.Repeat("x", MaxErrorText+1): MaxErrorText,
+		strings.Repeat("\xffa", MaxErrorText/2): MaxErrorText, strings.Repeat("€", MaxErrorText): MaxErrorText - 1,
+		strings.Repeat("x", MaxErrorText-1) + "€": MaxErrorText - 1,
+	} {
+		cut := Cut(text)
+		require.Len(t, cut, want)
+		require.True(t, utf8.ValidString(cut))
+		require.True(t, strings.HasPrefix(strings.ToValidUTF8(text, "\uFFFD"), cut))
 	}
 }
