@@ -64,7 +64,9 @@ func (f Shield) Try(what string, fn func()) error {
 	}
 	var over <-chan time.Time
 	if f > 0 {
-		over = time.After(time.Duration(f))
+		timer := time.NewTimer(time.Duration(f))
+		defer timer.Stop() // in virtual time a timer that nothing stops stays until its end
+		over = timer.C
 	}
 	select {
 	case err := <-done:

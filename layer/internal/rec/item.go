@@ -33,7 +33,6 @@ const (
 
 // Cut replaces bytes of a text that are not UTF-8, and shortens it to MaxErrorText bytes. It cuts no letter.
 func Cut(text string) string {
-	text = text[:min(len(text), MaxErrorText+utf8.UTFMax)] // what is behind never fits
 	if text = strings.ToValidUTF8(text, "\uFFFD"); len(text) <= MaxErrorText {
 		return text
 	}
@@ -100,10 +99,15 @@ type Envelope struct {
 // Append appends the value of an item without its body to dst: the version, and the envelope as its head.
 func (e Envelope) Append(dst []byte) []byte {
 	more := e.DedupID != "" || e.DueMS > 0 || e.Joins
-	packed := tuple.AppendInt(make([]byte, 0, 9), e.EnqueuedMS) // the whole head of most messages
-	if len(e.Headers) > 0 || e.Parts > 0 || more {
-		packed = tuple.Append(packed, NestedHeaders(e.Headers))
+	if len(e.Headers) == 0 && e.Parts == 0 && !more {
+		// The head is a single integer, so its length fits a byte, filled in afterwards: nothing is allocated.
+		begin := len(dst)
+		dst = tuple.AppendInt(append(dst, headVersion, 0), e.EnqueuedMS)
+		dst[begin+1] = byte(len(dst) - begin - 2)
+		return dst
 	}
+	packed := tuple.AppendInt(nil, e.EnqueuedMS)
+	packed = tuple.Append(packed, NestedHeaders(e.Headers))
 	if e.Parts > 0 || more {
 		packed = tuple.AppendInt(tuple.AppendInt(packed, e.Size), e.Parts)
 	}

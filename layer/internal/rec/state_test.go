@@ -73,11 +73,18 @@ func TestCut(t *testing.T) {
 	for text, want := range map[string]int{
 		"": 0, "short": 5, "\xff": 3, strings.Repeat("x", MaxErrorText+1): MaxErrorText,
 		strings.Repeat("\xffa", MaxErrorText/2): MaxErrorText, strings.Repeat("€", MaxErrorText): MaxErrorText - 1,
-		strings.Repeat("x", MaxErrorText-1) + "€": MaxErrorText - 1,
+		strings.Repeat("x", MaxErrorText-1) + "€":                                  MaxErrorText - 1,
+		strings.Repeat("\xff", MaxErrorText/2) + strings.Repeat("€", MaxErrorText): MaxErrorText - 1,
 	} {
 		cut := Cut(text)
 		require.Len(t, cut, want)
 		require.True(t, utf8.ValidString(cut))
 		require.True(t, strings.HasPrefix(strings.ToValidUTF8(text, "\uFFFD"), cut))
 	}
+}
+
+// TestPlainEnvelope: the head of a message without headers costs no memory: every enqueue of such a message packs one.
+func TestPlainEnvelope(t *testing.T) {
+	dst := make([]byte, 0, 16)
+	require.Zero(t, testing.AllocsPerRun(100, func() { dst = Envelope{EnqueuedMS: 1_700_000_000_000}.Append(dst[:0]) }))
 }
