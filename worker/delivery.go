@@ -124,10 +124,12 @@ var (
 	errRenew  = errors.New("too little is left of the lease for an attempt")
 )
 
-// commit runs fn in the transaction that acks d. While the transaction is open, the worker does not extend the claim:
-// an extension writes the lock, which the transaction has read, so each would make the other fail. commit extends the
-// claim before the transaction and between two attempts, if the rest of the lease may be too short.
-func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
+// commit runs fn in the transaction that acks d. fn's contexts end with of. ctx is the transaction's: of, or a context
+// that outlives of, so that fn may succeed after the end of its context. While the transaction is open, the worker does
+// not extend the claim: an extension writes the lock, which the transaction has read, so each would make the other
+// fail. commit extends the claim before the transaction and between two attempts, if the rest of the lease may be too
+// short.
+func (d *Delivery) commit(ctx, of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
 	h := d.in
 	d.spared, d.unknown = true, false // until the handler is called
 	if err := h.begin(of); err != nil {
@@ -137,8 +139,6 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	h.commits.Store(true)
 	defer h.commits.Store(false)
 	lease, mayAdvance := h.leaseTime(), len(d.Queue.Config().Facets) > 0
-	ctx, cancel := h.outlive(of)
-	defer cancel()
 	for {
 		if h.left() < txNeed(lease) {
 			if err := h.extend(of); err != nil {
@@ -382,11 +382,13 @@ type inHand struct {
 	// commits: the call waits for the database on the way to a commit, which needs the claim and so fails if that is
 	// lost. None of the handler's code runs, and none will before the claim is extended.
 	commits atomic.Bool
-	stale   bool          // an ack has failed, or its outcome is unknown: the worker does nothing more under the claim
-	told    bool          // that the claim is lost
-	warned  bool          // OnError knows that the claim may be lost
-	keptOff time.Duration // for how long the group is delayed when it is given back
-	most    int           // how many messages a call of a HandleBatch gets; 0 = all that are left
+	// outlives: the commit function of a HandleCommit runs, whose context ends up to endTimeout after the call's.
+	outlives atomic.Bool
+	stale    bool          // an ack has failed, or its outcome is unknown: the worker does nothing more under the claim
+	told     bool          // that the claim is lost
+	warned   bool          // OnError knows that the claim may be lost
+	keptOff  time.Duration // for how long the group is delayed when it is given back
+	most     int           // how many messages a call of a HandleBatch gets; 0 = all that are left
 }
 
 // underWay is an ack or an extension under way, while a handler runs.

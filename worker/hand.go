@@ -434,6 +434,7 @@ func (h *hand) attend(c *call) bool {
 	var stopping <-chan struct{} // nil = the end of the worker makes no difference
 	var giveUp time.Time         // zero = the context has not ended
 	var bound time.Time          // until then the call may wait for the database
+	waited := false              // when the hand looked last, it had a reason to last longer
 	told := false                // that it is stuck
 	// A call that returns at once needs neither a timer nor, before it, an ack of its own.
 	if runtime.Gosched(); isClosed(c.done) {
@@ -494,7 +495,10 @@ func (h *hand) attend(c *call) bool {
 			if c.ds == nil {
 				return false
 			}
-			if in.commits.Load() && now.Before(bound) { // no code of the handler runs, see outlive
+			// The second look is for a call that has just come back from the database and is about to return.
+			had := waited
+			waited = (in.commits.Load() || in.outlives.Load()) && now.Before(bound) // see outlive
+			if waited || had {
 				giveUp = now.Add(time.Second)
 				continue
 			}

@@ -61,7 +61,9 @@ func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler 
 		return Handler{}
 	}
 	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
-		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error {
+		outliving, cancel := ds[0].in.outlive(ctx)
+		defer cancel()
+		return ds[0].commit(outliving, ctx, func(ctx context.Context, tx kv.Tx) error {
 			return ds[0].meant(h(ctx, tx, ds[0].lend()))
 		})
 	}}
@@ -69,7 +71,8 @@ func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler 
 
 // HandleCommit makes a handler of two functions. work may take as long as Timeout allows, under a lease that the worker
 // extends. Then commit writes the result in the transaction that acks the item, as with HandleTx. If either fails, both
-// are called again. If work succeeds late, commit is still called: its context ends 10 s after Timeout at the latest.
+// are called again. If work succeeds late, commit is still called. Its context ends 10 s after Timeout at the latest,
+// and commit is stuck if it has not returned 5 s later.
 func HandleCommit[T any](
 	work func(ctx context.Context, d *Delivery) (T, error),
 	commit func(ctx context.Context, tx kv.Tx, d *Delivery, result T) error,
@@ -84,7 +87,9 @@ func HandleCommit[T any](
 		}
 		ctx, cancel := ds[0].in.outlive(ctx)
 		defer cancel()
-		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error {
+		ds[0].in.outlives.Store(true)
+		defer ds[0].in.outlives.Store(false)
+		return ds[0].commit(ctx, ctx, func(ctx context.Context, tx kv.Tx) error {
 			return ds[0].meant(commit(ctx, tx, ds[0].lend(), result))
 		})
 	}}

@@ -316,7 +316,7 @@ func faulty(t *testing.T, db kv.DB, kind fault.Kind) (q *layer.Queue, fail func(
 // when the database answers. A Stop in that time waits for no handler.
 func TestSilenceIsNoStuckHandler(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"HandleTx", "HandleCommit"} {
+	for _, kind := range []string{"HandleTx", "HandleCommit", "its commit"} {
 		for _, stops := range []bool{false, true} {
 			t.Run(fmt.Sprint(kind, stops), func(t *testing.T) {
 				t.Parallel()
@@ -341,11 +341,15 @@ func silenceIsNoStuckHandler(t *testing.T, kind string, stops bool) {
 		hush()
 		return nil
 	})
-	if kind == "HandleCommit" {
+	if kind != "HandleTx" {
+		silent := map[bool]func(){kind == "HandleCommit": hush, kind == "its commit": func() {}}
 		handler = worker.HandleCommit(func(context.Context, *worker.Delivery) (int, error) {
-			hush()
+			silent[true]()
 			return 0, nil
-		}, func(context.Context, kv.Tx, *worker.Delivery, int) error { return nil })
+		}, func(context.Context, kv.Tx, *worker.Delivery, int) error {
+			silent[false]()
+			return nil
+		})
 	}
 	var stuck atomic.Int64
 	w, err := worker.New(q, handler, worker.Options{
@@ -381,6 +385,34 @@ func silenceIsNoStuckHandler(t *testing.T, kind string, stops bool) {
 	time.Sleep(5 * time.Minute)
 	require.NoError(t, q.Close(t.Context()))
 	end()
+}
+
+// TestLateCommitIsNotStuck: the commit function of HandleCommit runs until later than 5 s after Timeout. Its own
+// context has not ended, so that it is no stuck handler.
+func TestLateCommitIsNotStuck(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _, end := orders(t, layer.Config{}, "a")
+		q, err := layer.Open(t.Context(), db, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		var inTime bool // the commit function has returned before the end of its context
+		handler := worker.HandleCommit(func(context.Context, *worker.Delivery) (int, error) {
+			time.Sleep(6 * time.Second)
+			return 0, nil
+		}, func(ctx context.Context, _ kv.Tx, _ *worker.Delivery, _ int) error {
+			time.Sleep(3 * time.Second)
+			inTime = ctx.Err() == nil
+			return nil
+		})
+		var failures []error
+		stats := counted(t, q, handler, worker.Options{
+			Timeout: 2 * time.Second, OnError: func(err error) { failures = append(failures, err) },
+		}, time.Minute)
+		require.Empty(t, failures)
+		require.True(t, inTime)
+		require.EqualValues(t, 1, stats.Acked)
+		end()
+	})
 }
 
 // TestSlowHooksLoseNoClaim: a worker keeps a claim of the shortest lease, though each of its extensions waits for hooks

@@ -13,7 +13,8 @@ import (
 // A handler is stuck if it has not returned 5 s after the end of its context. The hand sees that by a timer of its own.
 // It reports the call once, leaves it alone, and continues without it. A call that waits for the database on the way to
 // its commit is not stuck: it ends by itself, endTimeout after the end of its context (outlive). It counts as stuck
-// only if the engine hangs for longer. A function of the options has a shield: see aside.go.
+// only if the engine hangs for longer. The same holds for the commit function of a HandleCommit. A function of the
+// options has a shield: see aside.go.
 
 // ErrStuck: as many handlers are stuck as the worker may have goroutines, and so the worker has ended. See
 // Options.StayWhenStuck.
