@@ -368,17 +368,12 @@ func (t task) target(item layer.Item) string {
 // errKept: the queue of a task is paused, or its rate is used up. The task goes on later.
 var errKept = errors.New("sqs: the queue gives no message now")
 
-// keeps reports whether a queue that gives no message may do so for a while only, although messages wait in it: it is
-// paused, or it has a rate, which may be used up.
+// keeps reports whether a queue that has given no message gives one later: it is paused, or a group is ready that the
+// rate, or an old copy of the pause, has kept back. Both are of one read version. So a pause that ends after the take
+// hides no message.
 func (q *queue) keeps(ctx context.Context) (bool, error) {
-	if _, paused, err := q.Admin().Paused(ctx); err != nil || paused {
-		return paused, err
-	}
-	if config, _, err := q.Admin().ReadConfig(ctx); err != nil || config.MaxRateTotal.Count == 0 {
-		return false, err
-	}
-	stats, err := q.Stats(ctx, layer.StatsOptions{MaxGroups: 1, MaxTimers: 1})
-	return stats.Depth > stats.InFlight, err
+	stats, err := q.Stats(ctx, layer.StatsOptions{MaxGroups: 1})
+	return stats.Paused != nil || stats.ReadyGroups > 0, err
 }
 
 // takeHead takes up to n messages from the head of the queue in tx, as many as a step of a task may move. none: the
