@@ -395,10 +395,7 @@ func (p *purger) besides(
 			}
 			n++
 		}
-		if n == 0 {
-			return 0, nil
-		}
-		return n, s.finish()
+		return n, s.finish() // also if nothing was cleared: held may have ended a dead handle's claims
 	}, func(_ int, n int64) bool {
 		p.begun = p.begun || n > 0
 		if *counted += n; n > 0 && p.o.Progress != nil {

@@ -569,17 +569,21 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 			in.hand.aside(in, func() { w.failure(c, c.ds[0], err, layer.Settled{}) })
 		}
 	}
+	failed := c.ds[0]
+	if err != nil {
+		failed = c.ds[min(handled, len(c.ds)-1)]
+	}
 	switch {
 	case in.lost:
 		w.tellDone(c, handled)
-		e := c.event(c.ds[0])
+		e := c.event(failed)
 		e.Err = err
 		w.tellLost(in, e)
 		return nil, false
 	case in.stale:
 		w.tellDone(c, handled)
 		if err != nil {
-			w.failure(c, c.ds[0], err, layer.Settled{Follows: layer.FollowsUnknown})
+			w.failure(c, failed, err, layer.Settled{Follows: layer.FollowsUnknown})
 		}
 		return nil, false
 	case err != nil && w.halves(c, err):
@@ -772,7 +776,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {
 		if c != nil {
-			w.failure(c, c.ds[0], failed, layer.Settled{Follows: layer.FollowsUnknown})
+			w.failure(c, c.ds[n], failed, layer.Settled{Follows: layer.FollowsUnknown})
 		}
 		if in.lost {
 			w.tellLost(in, in.event())

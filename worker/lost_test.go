@@ -469,3 +469,30 @@ func TestStartedHasAnEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestLostBatchBlamesItsItem: the claim of a batch is lost during the call, and the handler says how far it came. The
+// report names the item that the handler names.
+func TestLostBatchBlamesItsItem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, q, end := orders(t, layer.Config{}, "a", "a", "a")
+		mine, err := layer.Open(t.Context(), db, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		var second layer.ID
+		var blamed []layer.ID
+		handler := worker.HandleBatch(func(ctx context.Context, ds []*worker.Delivery) error {
+			if second != (layer.ID{}) {
+				return nil
+			}
+			second = ds[1].ID
+			_, err := q.Admin().ForceRelease(t.Context(), "a", layer.ForceReleaseOptions{})
+			assert.NoError(t, err)
+			<-ctx.Done()
+			return &worker.BatchError{Done: 1, Err: errors.New("no stock")}
+		})
+		counted(t, mine, handler, worker.Options{Batch: 3, Events: worker.Events{Lost: func(e worker.Event) {
+			blamed = append(blamed, e.ID)
+		}}}, time.Minute)
+		require.Equal(t, []layer.ID{second}, blamed)
+		end()
+	})
+}
