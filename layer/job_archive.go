@@ -204,7 +204,7 @@ type archivePlace struct {
 type archiveStep struct {
 	archivePlace
 	items   []archivedRow // the chosen items
-	last    *ID           // the last item looked at; nil = none
+	last    *ID           // the last item looked at behind which another walk can begin; nil = none
 	scanned int           // how many items were looked at
 }
 
@@ -386,7 +386,6 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 			items = items[:n]
 		}
 		s.scanned += len(items)
-		s.looked(e, items)
 		for _, d := range items {
 			key := v.keys.archive(idOf(d, e.Group))
 			keys, values = append(keys, key), append(values, v.read.Get(key))
@@ -410,7 +409,8 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 	return s, nil
 }
 
-// looked notes the last of items, which belong to the entry e, as the last item that the step has looked at.
+// looked notes the last of items, which belong to the entry e and are not read, as the last item that the step has
+// looked at.
 func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 	if n := len(items); n > 0 {
 		s.last = new(idOf(items[n-1], e.Group))
@@ -420,18 +420,18 @@ func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 // add adds an archived item to the step s if the filter chooses the item. row is its row in archive, which the caller
 // has read: add reads no key. An item that was finished after the walk had begun (until) is left out, and so is a row
 // with a key that cannot be read. An item with a value that cannot be read is added with Err. If its time of completion
-// cannot be read either, it is added whatever the filter's times. If the filter has a group, add notes the item in
-// s.last; otherwise looked does. The error is always nil.
+// cannot be read either, it is added whatever the filter's times. add notes the item in s.last if a walk can begin
+// behind it: without a group in the filter, only if its row can be read. The error is always nil.
 func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 	p, err := v.keys.parse(row.Key)
 	if v.skipsRow(err) {
 		return nil
 	}
 	item := archivedRow{ArchivedItem: ArchivedItem{ID: p.itemID()}}
-	if w.filter.Group != nil {
+	a, err := rec.UnpackArchived(row.Key, row.Value)
+	if err == nil || w.filter.Group != nil {
 		s.last = new(item.ID)
 	}
-	a, err := rec.UnpackArchived(row.Key, row.Value)
 	if err == nil {
 		if !w.filter.matches(a.CompletedMS) || a.At.Place > w.until {
 			return nil
@@ -468,8 +468,8 @@ type ReplayReport struct {
 	Scanned    int64 // archived items looked at
 	Done       int64 // enqueued again; in a dry run: would be
 	Unreadable int64 // chosen, and not readable: Archive with Bodies lists each with the reason
-	// Last is the last item replayed or passed over; nil = none. Pass Last as After to continue. If kv.MaybeCommitted
-	// of the error is true, items behind Last may be replayed, too: look for them first.
+	// Last is the last item replayed or passed over whose row can be read; nil = none. Pass Last as After to continue.
+	// If kv.MaybeCommitted of the error is true, items behind Last may be replayed, too: look for them first.
 	Last *ID
 	// More: there may be more behind Last, because the limit was reached.
 	More bool
