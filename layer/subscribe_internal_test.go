@@ -115,3 +115,30 @@ func TestHolderOfASubscription(t *testing.T) {
 		require.EqualValues(t, 1, n)
 	})
 }
+
+// TestFinalErrorAfterSilence: a subscription ends with a final error while the last store of its place may still be
+// committed. It leaves the reader, whose lease must expire, so that no other process begins at an older place.
+func TestFinalErrorAfterSilence(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+		q, err := Create(ctx, db, nil, "q", Options{Config: Config{Changes: time.Hour}})
+		require.NoError(t, err)
+		s, err := q.newSubscription("audit", false, SubscribeOptions{})
+		require.NoError(t, err)
+		_, err = s.acquire(ctx)
+		require.NoError(t, err)
+		s.silent = silent
+		_, _, err = q.Admin().Configure(ctx, func(c *Config) { c.Changes = 0 })
+		require.NoError(t, err)
+		require.ErrorIs(t, s.run(ctx), ErrOptions)
+		var reader []byte
+		_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+			reader, err = tx.Get(q.keys.reader("audit")).Wait(ctx)
+			return err
+		})
+		require.NoError(t, err)
+		require.Equal(t, silent, reader != nil)
+		requireSound(t, q)
+		require.NoError(t, db.Close())
+	}
+}

@@ -143,7 +143,7 @@ func (s *subscription) run(ctx context.Context) error {
 			break
 		}
 		if ctx.Err() == nil && final(err) { // after the end of ctx, err may be the cause of that end
-			if !errors.Is(err, ErrNoQueue) {
+			if !errors.Is(err, ErrNoQueue) && !s.silent {
 				s.release(context.WithoutCancel(ctx))
 			}
 			return err
