@@ -541,6 +541,9 @@ func describeHint(key, value []byte) (string, error) {
 		return "failed deliveries of the head: none", nil
 	}
 	n, err := intWords(key, value)
+	if n == strconv.Itoa(unread) {
+		n += ", or not known"
+	}
 	return "failed deliveries of the head: " + n, err
 }
 

@@ -152,7 +152,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		`timer of group "held", due 2023-11-14 22:13:50.000 UTC`:      `a lease ends then; the group's head had index N`,
 		`timer of group "delayed", due 2023-11-14 22:14:20.000 UTC`:   `the delay of a retry ends then; the group's head had index N`,
 		`ready hint of group "ready", its head has index N`:           `failed deliveries of the head: none`,
-		`ready hint of group "failed", its head has index N`:          `failed deliveries of the head: 1`,
+		`ready hint of group "failed", its head has index N`:          `failed deliveries of the head: 1, or not known`,
 		`failed deliveries of item N of group "failed", id ID.failed`: `1, the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"`,
 		`request of a handle whose receives wait, since 1, random ID`: `of "dead", wants 2 groups, counts as dead after 2023-11-14 22:14:20.000 UTC`,
 		`grant of group "ready" to the request of ID`:                 `token N`,
