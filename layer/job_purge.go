@@ -395,6 +395,9 @@ func (p *purger) besides(
 			}
 			n++
 		}
+		if len(rows) == 0 {
+			return 0, nil
+		}
 		return n, s.finish() // also if nothing was cleared: held may have ended a dead handle's claims
 	}, func(_ int, n int64) bool {
 		p.begun = p.begun || n > 0
