@@ -541,7 +541,7 @@ func describeHint(key, value []byte) (string, error) {
 		return "failed deliveries of the head: none", nil
 	}
 	n, err := intWords(key, value)
-	if n == strconv.Itoa(unread) {
+	if n == "1" {
 		n += ", or not known"
 	}
 	return "failed deliveries of the head: " + n, err
