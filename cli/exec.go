@@ -47,8 +47,9 @@ type shortage struct{ err error }
 func (e *shortage) Error() string { return "--exec: the shell cannot be started now: " + e.err.Error() }
 func (e *shortage) Unwrap() error { return e.err }
 
-// shortages are the errors that pass when other processes end.
-var shortages = []error{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM}
+// shortages are the errors that pass when other processes end. EBADF: the child that becomes the shell moves its files
+// to free numbers, and a number above the limit of open files is refused so (dup(2)).
+var shortages = []error{syscall.EMFILE, syscall.ENFILE, syscall.EBADF, syscall.EAGAIN, syscall.ENOMEM}
 
 func (e *notRun) Error() string {
 	if e.code < 0 {
