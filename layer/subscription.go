@@ -143,7 +143,7 @@ func (s *subscription) run(ctx context.Context) error {
 			break
 		}
 		if ctx.Err() == nil && final(err) { // after the end of ctx, err may be the cause of that end
-			if !errors.Is(err, ErrNoQueue) && !s.silent {
+			if !errors.Is(err, ErrNoQueue) {
 				s.release(context.WithoutCancel(ctx))
 			}
 			return err
@@ -159,9 +159,7 @@ func (s *subscription) run(ctx context.Context) error {
 			break
 		}
 	}
-	if !s.silent { // else the lease has to expire
-		s.release(context.WithoutCancel(ctx))
-	}
+	s.release(context.WithoutCancel(ctx))
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -401,7 +399,12 @@ func (s *subscription) setReader(tx kv.Tx, wasMS int64) (endMS int64) {
 // reader, and leaves the cursor. It does so also if the handle was closed, and then tells no error, because the
 // database may be closed, too. If this call does not hold the subscription, release adds a write conflict on the
 // reader: a take of this call whose commit is still under way fails by that.
+//
+// While a store may still be committed (silent), release does nothing: the lease has to expire.
 func (s *subscription) release(ctx context.Context) {
+	if s.silent {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	err := updateWith(ctx, s, txFor(s.q, "subscription"), func(tx kv.Tx, _ *following) error {

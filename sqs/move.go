@@ -372,7 +372,7 @@ var errKept = errors.New("sqs: the queue gives no message now")
 // rate, or an old copy of the pause, has kept back. Both are of one read version. So a pause that ends after the take
 // hides no message.
 func (q *queue) keeps(ctx context.Context) (bool, error) {
-	stats, err := q.Stats(ctx, layer.StatsOptions{MaxGroups: 1})
+	stats, err := q.Stats(ctx, layer.StatsOptions{MaxGroups: 1, MaxTimers: 100}) // the first due
 	return stats.Paused != nil || stats.ReadyGroups > 0, err
 }
 

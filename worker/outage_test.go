@@ -342,12 +342,15 @@ func silenceIsNoStuckHandler(t *testing.T, kind string, stops bool) {
 		return nil
 	})
 	if kind != "HandleTx" {
-		silent := map[bool]func(){kind == "HandleCommit": hush, kind == "its commit": func() {}}
 		handler = worker.HandleCommit(func(context.Context, *worker.Delivery) (int, error) {
-			silent[true]()
+			if kind == "HandleCommit" {
+				hush()
+			}
 			return 0, nil
 		}, func(context.Context, kv.Tx, *worker.Delivery, int) error {
-			silent[false]()
+			if kind == "its commit" {
+				hush()
+			}
 			return nil
 		})
 	}

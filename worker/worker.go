@@ -273,12 +273,12 @@ func (w *Worker) Start() {
 }
 
 // Run starts the worker and returns when it has ended. After the end of ctx it waits until every handler has finished
-// its present item: at most Timeout and 5 s, and two minutes for each function of the options that does not return.
-// Then it returns nil, or a *StopError if handlers are stuck. Run ends by itself with an error that wraps
-// layer.ErrNoQueue or layer.ErrClosed when there is nothing left to work on, and with a *StopError that wraps ErrStuck
-// when stuck handlers have ended the worker. If the database does not answer, Run waits for it no longer than a second
-// after the last handler has returned, and returns ErrNoAnswer. Run waits for a database that answers but is slow to
-// commit, for 10 s at most. The end of ctx does not end the handlers' contexts: for that use Start and Stop.
+// its present item: at most Timeout and 5 s (with HandleCommit 15 s), and two minutes for each function of the options
+// that does not return. Then it returns nil, or a *StopError if handlers are stuck. Run ends by itself with an error
+// that wraps layer.ErrNoQueue or layer.ErrClosed when there is nothing left to work on, and with a *StopError that
+// wraps ErrStuck when stuck handlers have ended the worker. If the database does not answer, Run waits for it no longer
+// than a second after the last handler has returned, and returns ErrNoAnswer. Run waits for a database that answers but
+// is slow to commit, for 10 s at most. The end of ctx does not end the handlers' contexts: for that use Start and Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	w.Start()
 	select {
