@@ -597,7 +597,6 @@ func (c *Console) deadPage(ctx context.Context, in input) (any, error) {
 type settingRow struct {
 	layer.Setting
 	Value string
-	Fixed bool // at creation
 }
 
 type configData struct {
@@ -620,9 +619,7 @@ func (c *Console) configPage(ctx context.Context, in input) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Settings = append(d.Settings, settingRow{
-			Setting: s, Value: value, Fixed: strings.Contains(s.Help, "fixed at creation"),
-		})
+		d.Settings = append(d.Settings, settingRow{Setting: s, Value: value})
 	}
 	return d, nil
 }

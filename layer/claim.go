@@ -211,8 +211,9 @@ func (o *ownClaims) confirm(key ownKey, c ownClaim) {
 	}
 }
 
-// ending is for a claim that ends in a transaction of the caller: nothing tells whether the transaction is committed,
-// but it ends within transactionLife. After that the handle no longer keeps the claim.
+// ending is for a claim that a transaction of the caller ends. Nothing tells whether the transaction is committed, but
+// it is over within transactionLife. Until then the claim stays in the list, and keepOwn may extend it. A claim that is
+// not in the list stays out.
 func (o *ownClaims) ending(key ownKey) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -251,7 +251,8 @@ func (s *search) grow() (bool, error) {
 }
 
 // next returns up to n candidates, in order, or none if there are no more. It reads more hints and due timers if no
-// candidate is pending. On a walk it notes the last hint returned: the next search of the handle continues there.
+// candidate is pending. A search by readiness begins with the groups that acks of this transaction have made ready
+// (order.keep). On a walk next notes the last hint returned: the next search of the handle continues there.
 func (s *search) next(n int) ([]candidate, error) {
 	if !s.begun {
 		s.begin()
@@ -266,7 +267,7 @@ func (s *search) next(n int) ([]candidate, error) {
 	wave := s.pending[:n:n]
 	s.pending = s.pending[n:]
 	if s.away && n > 0 {
-		// The last may be a hint of this transaction's own, which is in any shard.
+		// If this transaction has written the last hint, the hint may be in another shard, and tells no place.
 		if key := wave[n-1].key; s.w.keys.hintsFrom(s.where, s.shard, 0).Contains(key) {
 			s.spread.Walked(s.shard, key)
 		}

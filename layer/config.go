@@ -135,8 +135,8 @@ var settings = []setting{
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is delayed that names no delay of its own"),
-	boolSetting(settingRetroactive, func(c *Config) *bool { return &c.RetroactiveDelay },
-		"a change of delay holds for the messages in the queue, too; never taken back").leftOut(),
+	boolSetting("retroactive_delay", func(c *Config) *bool { return &c.RetroactiveDelay },
+		"a change of delay holds for the messages in the queue, too").leftOut().neverTakenBack("true"),
 	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, maxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	boolSetting("group_required", func(c *Config) *bool { return &c.GroupRequired },
@@ -176,10 +176,10 @@ var settings = []setting{
 		"how long changes are kept for subscriptions, 1s or more; 0 = none are written"),
 	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, maxRetention,
 		"how long dead letters are kept, 1s or more; 0 = for ever"),
-	facetsSetting("headers by which items can be received; fixed at creation"),
-	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
-	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
-	leasePerSetting("what has a lease of its own: a claim of a group, or each item in flight; fixed at creation"),
+	facetsSetting("headers by which items can be received").fixedAtCreation(),
+	viewsSetting("what templates may name, as *; state; state,region").fixedAtCreation(),
+	unorderedSetting("items can be received one by one, out of order, too").fixedAtCreation(),
+	leasePerSetting("what has a lease of its own: a claim of a group, or each item in flight").fixedAtCreation(),
 	boolSetting("fair", func(c *Config) *bool { return &c.Fair },
 		"receives take turns among the shards, and so among tenants").leftOut(),
 }
@@ -223,7 +223,13 @@ func (c Config) changedFrom(old Config) error {
 	if c.Shards < old.Shards {
 		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: maxShards}
 	}
-	return c.fixedFrom(old)
+	for _, s := range settings {
+		stored, wanted := s.text(&old), s.text(&c)
+		if why := s.keeps(stored); why != "" && wanted != stored {
+			return &ValueError{What: s.name, Got: wanted, Allowed: fmt.Sprintf("%q, %s", stored, why)}
+		}
+	}
+	return nil
 }
 
 // Setting describes a setting of a Config, for people: see Settings.
@@ -231,41 +237,40 @@ type Setting struct {
 	Name    string
 	Allowed string // what its text may be
 	Help    string
+	Fixed   bool // the value is fixed when the queue is created
 }
 
 // Settings lists the settings of a Config. The slice belongs to the caller.
 func Settings() []Setting {
 	all := make([]Setting, len(settings))
 	for i, s := range settings {
-		all[i] = Setting{Name: s.name, Allowed: s.allowed, Help: s.help}
+		all[i] = Setting{Name: s.name, Allowed: s.allowed, Help: s.help, Fixed: s.fixed}
 	}
 	return all
 }
 
 // Setting returns the text of the named setting. Errors: *UnknownSettingError.
 func (c Config) Setting(name string) (string, error) {
-	for _, s := range settings {
-		if s.name == name {
-			return fmt.Sprint(s.value(&c)), nil
-		}
+	s, err := settingNamed(name)
+	if err != nil {
+		return "", wrap("setting", err)
 	}
-	return "", wrap("setting", &UnknownSettingError{Names: []string{name}})
+	return s.text(&c), nil
 }
 
 // Set sets the named setting from its text. The limits are checked later, when the configuration is stored. Errors:
 // *UnknownSettingError, and *ValueError for a text that cannot be read. After an error c is unchanged.
 func (c *Config) Set(name, text string) error {
-	for _, s := range settings {
-		if s.name == name {
-			changed := *c
-			if err := s.parse(&changed, text); err != nil {
-				return wrap("set", err)
-			}
-			*c = changed
-			return nil
-		}
+	s, err := settingNamed(name)
+	if err != nil {
+		return wrap("set", err)
 	}
-	return wrap("set", &UnknownSettingError{Names: []string{name}})
+	changed := *c
+	if err := s.parse(&changed, text); err != nil {
+		return wrap("set", err)
+	}
+	*c = changed
+	return nil
 }
 
 // MarshalJSON writes the settings as one object, in the order of Settings. Some settings are left out while they have
@@ -385,9 +390,6 @@ func checkRetention(what string, d time.Duration) error {
 	}
 	return nil
 }
-
-// settingRetroactive is the name of a setting that cannot be unset.
-const settingRetroactive = "retroactive_delay"
 
 // retro returns how the queue delays the messages that have no delay of their own: see type retro.
 func (c Config) retro() retro { return retro{on: c.RetroactiveDelay, delayMS: c.Delay.Milliseconds()} }
@@ -666,10 +668,12 @@ func (p RetryPolicy) delay(failures int, random float64) time.Duration {
 }
 
 // withFixed returns c, the configuration that Ensure wants to store, with the stored values of the settings that Ensure
-// must not change: see Difference.mendable.
+// must not change: see setting.mendable.
 func (c Config) withFixed(stored Config) Config {
-	c.Shards, c.Facets, c.Views = stored.Shards, stored.Facets, stored.Views
-	c.Unordered, c.LeasePerItem = stored.Unordered, stored.LeasePerItem
-	c.RetroactiveDelay = c.RetroactiveDelay || stored.RetroactiveDelay
+	for _, s := range settings {
+		if text := s.text(&stored); !s.mendable(text) {
+			_ = s.parse(&c, text) // no error: the stored value was read by parse
+		}
+	}
 	return c
 }

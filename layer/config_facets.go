@@ -27,7 +27,7 @@ const (
 	MaxFacetSize = 64 // bytes of UTF-8
 )
 
-// Names of the settings which are fixed at creation.
+// Names of settings that errors name.
 const (
 	settingFacets = "facets"
 	settingViews  = "views"
@@ -233,37 +233,6 @@ func (c *Config) settleView(text string) (string, error) {
 		}
 	}
 	return strings.Join(ordered, ","), nil
-}
-
-// fixedFrom returns a *ValueError if c differs from old in a setting that is fixed at creation: the facets, views,
-// unordered or lease_per. The same holds if c unsets retroactive_delay.
-func (c Config) fixedFrom(old Config) error {
-	if !slices.Equal(c.Facets, old.Facets) {
-		return &ValueError{
-			What: settingFacets, Got: strings.Join(c.Facets, ","),
-			Allowed: fmt.Sprintf("%q, fixed at creation", strings.Join(old.Facets, ",")),
-		}
-	}
-	if c.Unordered != old.Unordered {
-		return &ValueError{
-			What: settingUnordered, Got: fmt.Sprint(c.Unordered),
-			Allowed: fmt.Sprintf("%v, fixed at creation", old.Unordered),
-		}
-	}
-	if c.LeasePerItem != old.LeasePerItem {
-		got, allowed := leasePerClaim, leasePerItem
-		if c.LeasePerItem {
-			got, allowed = allowed, got
-		}
-		return &ValueError{What: settingLeasePer, Got: got, Allowed: allowed + ", fixed at creation"}
-	}
-	if old.RetroactiveDelay && !c.RetroactiveDelay {
-		return &ValueError{What: settingRetroactive, Got: "false", Allowed: "true, which is never taken back"}
-	}
-	if c.Views != old.Views {
-		return &ValueError{What: settingViews, Got: c.Views, Allowed: fmt.Sprintf("%q, fixed at creation", old.Views)}
-	}
-	return nil
 }
 
 // Template says which items of a group to receive: those whose facets have these values. A template names exactly the

@@ -15,6 +15,8 @@ type setting struct {
 	allowed string                             // what its text may be, for people
 	help    string                             // what it is for, for people
 	sparse  bool                               // left out of the stored document while it is the default
+	fixed   bool                               // fixed at creation: no other value may replace the stored one
+	lasting string                             // the text of a value that no other may replace; empty = there is none
 	value   func(c *Config) any                // returns the value as it is in JSON
 	parse   func(c *Config, text string) error // sets the field from a text; limits are left to settle
 	settle  func(c *Config) error              // puts the default in place of zero, and checks the limits
@@ -25,6 +27,51 @@ type setting struct {
 func (s setting) leftOut() setting {
 	s.sparse = true
 	return s
+}
+
+// fixedAtCreation returns the setting, fixed at creation: Configure refuses another value, and Ensure leaves the stored
+// one. The help says so.
+func (s setting) fixedAtCreation() setting {
+	s.fixed, s.help = true, s.help+"; "+fixedText
+	return s
+}
+
+// fixedText says of a setting that it is fixed at creation.
+const fixedText = "fixed at creation"
+
+// neverTakenBack returns the setting, whose value with the given text no other value may replace. The help says so.
+func (s setting) neverTakenBack(text string) setting {
+	s.lasting, s.help = text, s.help+"; never taken back"
+	return s
+}
+
+// text returns the text of the setting's value in c.
+func (s setting) text(c *Config) string { return fmt.Sprint(s.value(c)) }
+
+// keeps returns why no other value may replace the one with the text stored, for people; empty = another may.
+func (s setting) keeps(stored string) string {
+	switch {
+	case s.fixed:
+		return fixedText
+	case s.lasting != "" && s.lasting == stored:
+		return "which is never taken back"
+	}
+	return ""
+}
+
+// mendable reports whether Ensure may replace the value with the text stored. Only an operator raises Shards.
+func (s setting) mendable(stored string) bool {
+	return s.name != settingShards && s.keeps(stored) == ""
+}
+
+// settingNamed returns the setting with the name. Errors: *UnknownSettingError.
+func settingNamed(name string) (setting, error) {
+	for _, s := range settings {
+		if s.name == name {
+			return s, nil
+		}
+	}
+	return setting{}, &UnknownSettingError{Names: []string{name}}
 }
 
 // isDefault reports whether c has the setting's default: the zero value, or the value that zero means.

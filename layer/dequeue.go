@@ -650,18 +650,20 @@ func meetNamed(
 	return true, nextMS, err
 }
 
-// carryOut carries out a verdict other than deliver. It clears a stale hint, ends an expired holding, removes old
-// items, or lets messages join their group; dispose and join say which keys. behind leads to the rest of the group, if
-// some of it may be deliverable at once. Otherwise behind is nil.
-func carryOut(w *txn, f *found) (behind *candidate, err error) {
+// carryOutVerdict carries out a verdict other than deliver. It clears a stale hint, ends an expired holding, removes
+// old items, or lets messages join their group; dispose and join say which keys. behind leads to the rest of the group,
+// if some of it may be deliverable at once. Otherwise behind is nil.
+func carryOutVerdict(w *txn, f *found) (behind *candidate, err error) {
 	if f.verdict == verdictJoins {
 		return join(w, f)
 	}
 	return w.dispose(f)
 }
 
-// receiveLayers is receive for the strategy Layers: it takes the first item of each group, then the second of each. If
-// all groups of a round have suspect items that the handle may not give now, the next groups have their turn.
+// receiveLayers is receive for the strategy Layers (A1 B1 A2 B2 …). It claims each group once, for its share of the
+// items. A round is one call of takeLayers and has all layers. The first round that gives an item is the last one. A
+// further round looks at the next groups: it follows only if the handle may give no item of this round now, because the
+// items are suspect (group_verdict.go).
 func (c *claimer) receiveLayers(r *reception) error {
 	for {
 		more, err := c.takeLayers(r)
@@ -889,8 +891,9 @@ func (q *Queue) wantedGroups(r *reception) int {
 }
 
 // read starts the reads of one candidate, at snapshot: the lock, up to limit items, the state if a receive asks for it,
-// and the pace (how far the group's rate is used up). In a queue with facets or holds it reads the locks and the first
-// hold that may exclude the lane, too. Of a hold it reads the record alone.
+// and, in a queue with a rate, the pace (how far the group's rate is used up). In a queue with facets it also reads the
+// locks of the lanes that may exclude this lane, and in a queue with holds the first hold. Of a hold it reads the record
+// alone.
 func (c *claimer) read(w candidate, limit int) *look {
 	if lanes.IsHold(w.lane) {
 		return &look{candidate: w, lock: laneLock{lock: c.view.read.Get(c.keys.lock(w.lane))}}
@@ -979,7 +982,7 @@ func (c *claimer) clearAway(l *look, limit int) (rest *look, err error) {
 		// Named by the caller: the timer or hint which leads to the group stays as is.
 		return nil, nil
 	}
-	behind, err := carryOut(c.txn, f)
+	behind, err := carryOutVerdict(c.txn, f)
 	if err != nil {
 		return nil, err
 	}

@@ -228,7 +228,7 @@ func TestDefaultOfASetting(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"dedup_window": "1h", "max_attempts": "7", settingFacets: "a", settingLeasePer: leasePerItem,
-		settingRetroactive: "true", settingShards: "2",
+		"retroactive_delay": "true", settingShards: "2",
 	} {
 		var c Config
 		require.NoError(t, c.Set(name, text))

@@ -144,8 +144,9 @@ func noteOwn(w *txn, lane string, c *rec.Holding) {
 	}
 }
 
-// endOwn notes in the handle's memory (ownClaims) that this transaction ends a claim. The claim may be another
-// handle's.
+// endOwn notes that this transaction ends a claim, perhaps another handle's. The handle's list (ownClaims) drops the
+// claim when the transaction has committed. The outcome of a caller's own transaction (along.own is nil) is not told:
+// there the handle keeps the claim in its list for at most transactionLife more.
 func endOwn(w *txn, key ownKey) {
 	if w.along.own == nil {
 		w.q.owns.ending(key)
@@ -585,8 +586,8 @@ func (f *failure) mark(w *txn, old *rec.Mark) *rec.Mark {
 // deadLetter moves the item to the dead letters. The parts stay where they are. It returns false if the item is not
 // there.
 //
-// Footprint: reads the item, and receipts for the time (present), at snapshot, under the caller's conflict on the lock.
-// putDeadLetter has the writes.
+// Footprint: reads the item at snapshot, and receipts, whose versions correct the handle's clock (present). The caller
+// has a conflict on the lock. putDeadLetter has the writes.
 func (f *failure) deadLetter(w *txn) (bool, error) {
 	keys := w.keys
 	key := keys.item(f.id)
@@ -740,6 +741,7 @@ func retime(w *txn, e *rec.Envelope, index, dueMS int64) error {
 
 // rewriteHead writes the item of a lane's head with the envelope e, which has new times, and its old body. In each
 // other lane of the item it writes a hint, because the item may be the head there too, under a timer of the old time.
+// It does not read the locks of these lanes: a receive clears a hint that leads to nothing.
 func rewriteHead(w *txn, head *row, e rec.Envelope, lane string) error {
 	w.tx.Set(head.Key, append(e.Append(nil), head.body...))
 	for _, other := range w.keys.plan.LanesOf(lanes.GroupOf(lane), head.Facets) {

@@ -304,7 +304,7 @@ var descriptions = map[string]description{
 			return fmt.Sprintf("changes committed at %s, row %d", p.stamp, p.n)
 		},
 		value: func(key, value []byte) (string, error) {
-			all, err := readChanges(key, value)
+			all, err := unpackChanges(key, value)
 			first := make([]string, 0, describedItems)
 			for _, c := range all[:min(len(all), describedItems)] {
 				first = append(first, fmt.Sprintf("%s %s", c.Kind, c.ID))

@@ -143,9 +143,9 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 	return ArchivePage{Items: list.rows, Next: next}, nil
 }
 
-// lastReadable returns the id of the last item on a page that can be read: the next page begins behind it. If none can,
-// that is the last item. An item whose row cannot be read has no known time of completion, so such items at the end of
-// a page are listed again.
+// lastReadable returns the id of the last readable item on a page, which has items. The next page begins behind it.
+// Without a group a page finds its place by the time of completion. An unreadable item has none, so unreadable items at
+// the end of a page are listed again. If no item can be read, lastReadable returns the last one.
 func lastReadable(items []ArchivedItem) *ID {
 	for i := range slices.Backward(items) {
 		if items[i].Err == nil {

@@ -426,7 +426,7 @@ func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackRepeat(row.Key, row.Value)
 		if err == nil && (r.AtMS > m.nowMS-receiptLife.Milliseconds() && !tooLate(r.AtMS, m.nowMS, sweepSlack) ||
-			!m.old(r.Claims[0].Token, receiptLife)) {
+			!m.old(r.Claims[0].Token, receiptLife)) { // the token is the version of the receive that wrote the row
 			return false, nil
 		}
 		// A receive may use the id again at the same time, and write the row.

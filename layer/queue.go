@@ -227,19 +227,14 @@ func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Diff
 
 // mendable reports whether a change of the configuration can set the wanted value.
 func (d Difference) mendable() bool {
-	switch d.Setting {
-	case settingShards, settingFacets, settingViews, settingUnordered, settingLeasePer:
-		return false
-	case settingRetroactive:
-		return d.Stored == "false"
-	}
-	return true
+	s, err := settingNamed(d.Setting)
+	return err == nil && s.mendable(d.Stored)
 }
 
 // differs lists the settings whose values in the stored configuration are not those in c.
 func (c Config) differs(stored Config) (different []Difference) {
 	for _, s := range settings {
-		is, wanted := fmt.Sprint(s.value(&stored)), fmt.Sprint(s.value(&c))
+		is, wanted := s.text(&stored), s.text(&c)
 		if is != wanted {
 			different = append(different, Difference{Setting: s.name, Stored: is, Wanted: wanted})
 		}

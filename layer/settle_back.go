@@ -60,7 +60,8 @@ func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
 }
 
 // carryOut counts the failed attempt of the first item given back, unless the nack is a release, and ends the claim. It
-// sets the result for the caller. It reads the attempts from that item on. If the failure makes the item a dead letter,
+// does not run if items stay in the claim (NackOptions.From). It sets the result for the caller. It waits for the first
+// attempt row of the group from that item on: take has begun the read. If the failure makes the item a dead letter,
 // deadLetterItem does the rest. Otherwise carryOut sets the attempt, unless the nack is a release, and the claim ends
 // in one of these ways:
 //

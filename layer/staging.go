@@ -539,7 +539,9 @@ type goneFor struct {
 	any   bool
 	wants map[want]bool
 	until time.Time // after this time no wake counts as one for these requests
-	wakes []byte    // the value of the wake key at the handle's last look
+	// wakes is the value of the wake key at the handle's last look. If requests are added, the older value stays. nil =
+	// the key had no value, or was not read (mayBeLeft): then any value counts as a wake.
+	wakes []byte
 }
 
 // mayBeLeft notes that a commit of unknown outcome may have left a request for any group. If no receive of the handle
@@ -633,9 +635,10 @@ func (s *staging) takeGone() *goneFor {
 	return past
 }
 
-// lookGone reports whether a wake came since the requests in s.past were cleared, and sets a watch on the handle's wake
-// key if none came. It reads the wake key at snapshot, in a transaction of its own, and compares it with the value that
-// was stored then. r has the watch. lookGone is line.Env.LookGone.
+// lookGone reports whether the handle's wake key has another value than s.past.wakes, the one that the handle has in
+// memory. Then a wake came for a request that the handle no longer has: the caller passes it on (passWakeOn), which
+// also puts the new value into memory. Otherwise lookGone sets a watch on the key; r has it. It reads the key at
+// snapshot, in a transaction of its own. lookGone is line.Env.LookGone.
 func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error) {
 	q.staging.mu.Lock()
 	past := q.staging.past

@@ -307,7 +307,8 @@ func (s subspace) parseTimer(p *parsedKey, d *rec.Decoder, where string) {
 		return
 	}
 	p.group = d.Text()
-	// A key is also read without the plan, to describe it. Then more behind the group is a hold, except in nameTimer.
+	// Behind the group of a hold's timer come the item's index and random. A timer key has them only if the plan claims
+	// single items. Describe does not know the plan of the queue, and reads with describedPlan, which claims them.
 	if p.lane = lanes.Name(p.group, where); d.More() && (where != "" || s.plan.ClaimsItems(where)) {
 		p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
 	}

@@ -278,8 +278,8 @@ type Change struct {
 	facets, was string // Facets and Was, packed
 }
 
-// readChanges reads a row of changes.
-func readChanges(key, value []byte) (all []Change, err error) {
+// unpackChanges returns the changes in a row of changes. It reads no key.
+func unpackChanges(key, value []byte) (all []Change, err error) {
 	ms, stored, err := rec.UnpackChanges(key, value)
 	for _, c := range stored {
 		all = append(all, Change{

@@ -673,7 +673,7 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 	}
 	page.next = s.at
 	for _, row := range rows {
-		all, err := readChanges(row.Key, row.Value)
+		all, err := unpackChanges(row.Key, row.Value)
 		if s.q.skipsRow(err) { // all is empty, and so the place moves on
 			page.unreadable, all = append(page.unreadable, err), nil
 		}

@@ -230,7 +230,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 			w.chores.postponed = true
 			return nil, nil
 		}
-		behind, err := carryOut(w, f)
+		behind, err := carryOutVerdict(w, f)
 		if err != nil {
 			return nil, w.breaks(err)
 		}

@@ -960,8 +960,8 @@ func (r *receipts) putBack(id uuid.UUID) {
 	r.idle = append(r.idle, id)
 }
 
-// clearReceipts clears all receipts on the handle's list, in transactions of its own. Receipts in use by an operation
-// are not on the list. After an error the rest is left to a sweep.
+// clearReceipts empties the handle's list of receipts that no operation needs, and clears these receipts in
+// transactions of its own. After an error it forgets the rest: a sweep clears them.
 func (q *Queue) clearReceipts(ctx context.Context) error {
 	for page := range slices.Chunk(q.receipts.take(mostReceipts), receiptsPage) {
 		// Clearing twice does no harm, so a clear of unknown outcome may simply run again.

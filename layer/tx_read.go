@@ -330,7 +330,7 @@ func (v *view) readPause() (*rec.Mark, error) {
 }
 
 // pauseOf returns the pause in the value of the field paused of meta; nil = the queue is not paused. If the value
-// cannot be read, the queue counts as paused, with the error as the reason. Resume ends this too. pauseOf reads no key.
+// cannot be read, the queue counts as paused, with the error as the reason, until Resume. pauseOf reads no key.
 func (q *Queue) pauseOf(key, value []byte) *rec.Mark {
 	m, err := rec.UnpackPause(key, value)
 	if q.skipsRow(err) {

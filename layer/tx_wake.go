@@ -270,8 +270,10 @@ func (w *txn) vacate(index int64, of []string) {
 // the old head was due, and leads to the lane. With it the timer may be of a later time, because the delay was made
 // longer, and the next item may be due at once.
 //
-// leadToNext passes over a lane that has a new hint of this transaction. It clears the hints that earlier transactions
-// have set for the items that left. Otherwise more and more hints would stay in a lane from which no handle receives.
+// finish calls leadToNext. It looks neither at locks nor at due times: a receive puts aside or clears the hint of a
+// lane that gives nothing. It passes over a lane that has a new hint of this transaction. It clears the hints that
+// earlier transactions have set for the items that left. Otherwise more and more hints would stay in a lane from which
+// no handle receives.
 //
 // Footprint: reads the keys of the lanes' heads (item or lane) at snapshot. Sets and clears hints (ready or open). For
 // a new hint it reads the requests (request, reqgroup, reqlane) at snapshot, and finish touches wake keys. An empty
