@@ -99,10 +99,10 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 		return nil, wrap("enqueue", err)
 	}
 	err = q.operate(ctx, tx, func(w *txn) error {
-		if err := w.enqueue(e); err != nil || e.full == nil {
+		if err := w.enqueue(e); err != nil {
 			return err
 		}
-		return e.full
+		return e.refused
 	})
 	if err != nil {
 		return nil, wrap("enqueue", err)
@@ -130,7 +130,7 @@ type enqueuing struct {
 	size     int         // how many bytes the enqueue may add to a transaction
 	contents []string    // dedup ids by content, computed when first needed
 	sent     []Sent      // the result; each attempt sets it again
-	full     *FullError  // set by each attempt: why the enqueue was refused, with nothing written; nil = accepted
+	refused  error       // set by each attempt: why nothing of the enqueue was written (*FullError); nil = accepted
 	// redriven: the messages are not new. A redrive brings dead letters back to the tail, a replay archived items, and
 	// a join moves messages that have waited to join their group. So no delay, no limit of items and no de-duplication
 	// applies.
@@ -217,9 +217,9 @@ func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 	}
 }
 
-// enqueue writes the messages of several enqueues, in order, and sets the results sent and full of each. If full is
-// set, that enqueue was refused, and nothing of it was written. EnqueueTx lists the keys and conflicts. All tails are
-// read at once, and so are all dedup entries.
+// enqueue writes the messages of several enqueues, in order, and sets the results sent and refused of each. If refused
+// is set, that enqueue was refused, and nothing of it was written. EnqueueTx lists the keys and conflicts. All tails
+// are read at once, and so are all dedup entries.
 func (w *txn) enqueue(all ...*enqueuing) error {
 	a := &appending{txn: w, tails: w.readTails(all)}
 	if len(a.tails) == 0 {
@@ -241,10 +241,10 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 	}
 	for _, e := range all {
 		e.sent = make([]Sent, len(e.msgs))
-		if e.full, err = a.room(e); err != nil {
+		if e.refused, err = a.room(e); err != nil {
 			return err
 		}
-		if e.full != nil {
+		if e.refused != nil {
 			continue
 		}
 		for i := range e.msgs {
@@ -597,9 +597,10 @@ func (a *appending) readOverflow(t *tail, n int) kv.Future[[]byte] {
 	return a.read.GetKey(at)
 }
 
-// room looks for room for the messages of e in their groups (MaxWaiting), except for duplicates. The *FullError says
-// which group has no room; nil = there is room for all. room sees the writes of the transaction's earlier enqueues.
-func (a *appending) room(e *enqueuing) (*FullError, error) {
+// room looks for room for the messages of e in their groups (MaxWaiting), except for duplicates. refused is the
+// *FullError of a group that has no room; nil = there is room for all. room sees the writes of the transaction's
+// earlier enqueues.
+func (a *appending) room(e *enqueuing) (refused, err error) {
 	if a.config.MaxWaiting == 0 || e.redriven {
 		return nil, nil
 	}

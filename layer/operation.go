@@ -69,8 +69,8 @@ func (o *operation) Err() error {
 		return o.TxErr
 	case o.settleErr != nil:
 		return o.settleErr
-	case o.enqueue != nil && o.enqueue.full != nil:
-		return o.enqueue.full
+	case o.enqueue != nil && o.enqueue.refused != nil:
+		return o.enqueue.refused
 	case o.receive != nil:
 		return o.receive.err()
 	}
@@ -138,20 +138,20 @@ type landed struct {
 	settleErr error
 	settled   settlementResult
 	sent      []Sent         // of an enqueue
-	full      *FullError     // of an enqueue that was refused
+	refused   error          // of an enqueue: enqueuing.refused
 	given     []rec.ClaimRef // the claims of a receive, by lane and token; the items are read again, see reload
 }
 
 // results returns the results of the attempt under way, so that restore can set them again if this attempt turns out to
-// have been applied. They are the error and the result of the settlement, the messages sent or the *FullError of a
-// refused enqueue, and lane and token of each claim of the receive. results reads and writes no key.
+// have been applied. They are the error and the result of the settlement, the messages sent or the refusal of an
+// enqueue, and lane and token of each claim of the receive. results reads and writes no key.
 func (o *operation) results() landed {
 	l := landed{settleErr: o.settleErr}
 	if s := o.settle; s != nil {
 		l.settled = s.run.result
 	}
 	if e := o.enqueue; e != nil {
-		l.sent, l.full = e.sent, e.full
+		l.sent, l.refused = e.sent, e.refused
 	}
 	if o.receive != nil {
 		l.given = o.receive.given()
@@ -167,7 +167,7 @@ func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) 
 		o.settleErr, s.run.result = l.settleErr, l.settled
 	}
 	if e := o.enqueue; e != nil {
-		e.sent, e.full = l.sent, l.full
+		e.sent, e.refused = l.sent, l.refused
 	}
 	if o.receive == nil {
 		return nil
