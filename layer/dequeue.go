@@ -892,8 +892,8 @@ func (q *Queue) wantedGroups(r *reception) int {
 
 // read starts the reads of one candidate, at snapshot: the lock, up to limit items, the state if a receive asks for it,
 // and, in a queue with a rate, the pace (how far the group's rate is used up). In a queue with facets it also reads the
-// locks of the lanes that may exclude this lane, and in a queue with holds the first hold. Of a hold it reads the record
-// alone.
+// locks of the lanes that may exclude this lane, and in a queue with holds the first hold. Of a hold it reads the
+// record alone.
 func (c *claimer) read(w candidate, limit int) *look {
 	if lanes.IsHold(w.lane) {
 		return &look{candidate: w, lock: laneLock{lock: c.view.read.Get(c.keys.lock(w.lane))}}

@@ -72,9 +72,9 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	return nil
 }
 
-// fenceHolds adds a read conflict on the holds of a group up to and with the item last, by the guard g. It reads no key.
-// The caller takes items up to last, and must conflict with a hold on one of them. Without holds in the queue it does
-// nothing.
+// fenceHolds adds a read conflict on the holds of a group up to and with the item last, by the guard g. It reads no
+// key. The caller takes items up to last, and must conflict with a hold on one of them. Without holds in the queue it
+// does nothing.
 func (w *txn) fenceHolds(g guard.Guard, last ID) error {
 	for _, r := range w.keys.holdsTo(last) {
 		if err := g.Read(w.tx, r); err != nil {

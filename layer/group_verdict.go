@@ -190,7 +190,8 @@ func (w *txn) putsOff(f *found) bool {
 }
 
 // dispose carries out every verdict except deliver and joins, so that the next search does not meet the same again.
-// carryOutVerdict calls it. In the list, "the lead" is the hint, timer or grant that led to the lane. By verdict, dispose
+// carryOutVerdict calls it. In the list, "the lead" is the hint, timer or grant that led to the lane. By verdict,
+// dispose
 //
 //   - stale: clears the lead.
 //   - empty: clears the lead, and the lock if there is one.
