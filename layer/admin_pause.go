@@ -446,7 +446,8 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 	return h, err
 }
 
-// ForceReleaseTx releases in the caller's transaction. The caller must handle an unknown commit, for example with Once.
+// ForceReleaseTx is ForceRelease in the caller's transaction. The caller must handle an unknown commit, for example
+// with Once.
 //
 // Reads: the lock (of a single item the hold), with a conflict; the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty; attempts. If the item becomes a dead letter, also the item and receipts.
@@ -454,6 +455,10 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 // Writes: clears the lock, or leaves a mark in it, and clears its timer (or held key). Without a mark, sets the hint of
 // the head, and after an unordered claim of a single item the item's key lane. With CountAttempt, also the attempts of
 // the claim's first item, or its dead letter, or the halt of the group.
+//
+// The end of a claim touches more keys in a queue with facets, Unordered or LeasePerItem: see the end of SettleTx. With
+// Unordered it always reads the item, and not the head. With LeasePerItem it adds a write conflict on the group's lock,
+// and the hint is the group's.
 func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {

@@ -233,10 +233,11 @@ func (s *search) follow(now retro) bool {
 	return true
 }
 
-// grow adds cursors for the shards, and for timers that are due earlier, if the configuration that the transaction has
-// read says so, and reports whether there are such. It reads the configuration if the transaction has not, and nothing
-// else. A search which has found nothing else must not end before it has read what was added: see store_lane.go.
-// Example: the search knew 4 shards, and the configuration has 8.
+// grow adds cursors for shards that the search does not know yet, and for timers that are due by a shorter retroactive
+// delay (follow). The transaction's configuration says which. grow reports whether it has added any, and waits for
+// nothing but the configuration (txn.config). On a walk it does nothing. A search which has found nothing else must not
+// end before it has read what was added: see store_lane.go. Example: the search knew 4 shards, and the configuration
+// has 8.
 func (s *search) grow() (bool, error) {
 	if s.away || s.nearby {
 		return false, nil
@@ -648,7 +649,8 @@ func (r *reception) lane(c *Claim) string {
 }
 
 // lane returns the lane of a claim: of the held item, of the template, or of the whole group. The error is ErrClaimLost
-// if the claim is of a single item, and the queue has no such claims.
+// if the claim is of a single item, and the queue has no such claims. Other errors: ErrInvalidID, and those of a wrong
+// template.
 func (c *Claim) lane(q *Queue) (string, error) {
 	if c.Hold != (ID{}) {
 		lane, ok := q.keys.plan.HoldOn(lanes.Item(c.Hold))

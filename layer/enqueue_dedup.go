@@ -70,9 +70,11 @@ type keyRead struct {
 }
 
 // meet reads the dedup entries of the messages' dedup ids, and decides which of them still hold. The result is by the
-// keys of the entries. It writes nothing. All reads of a kind are under way together.
+// keys of the entries. It writes nothing. The reads of all entries are under way together.
 //
-// Footprint: a conflict on the entry of each id, and on the keys which decide whether an entry still holds.
+// Footprint: a conflict on the entry of each id, and on the keys that decide whether the entry still holds: item and
+// dead, or purged and the field purged of meta. After a purge, decide reads item and dead too, one entry after the
+// other.
 func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 	var met map[string]*meeting
 	var order []string

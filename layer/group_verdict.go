@@ -486,14 +486,15 @@ func isAged(w *txn, f *found) (bool, error) {
 	return !lasts, err
 }
 
-// overdue returns the rows at the beginning of all which are past retention, up to about overdueBytes. It stops at the
-// first row that is not, or that cannot be read.
+// overdue returns the rows at the beginning of all which are past retention (isOld). It stops at the first row that is
+// not, or that cannot be read. Two bounds cut the result: the bytes of the values (overdueBytes), and the bytes that
+// the removal adds to the transaction (maxFinishSize). The first row is always within both.
 func (w *txn) overdue(all rows) (rows, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
 		return rows{}, err
 	}
-	sizes, size, keys := w.keys.sizesIn(all.group, config.Changes), 0, 0
+	sizes, size, added := w.keys.sizesIn(all.group, config.Changes), 0, 0
 	for i := range all.len() {
 		row := all.at(i)
 		if row.err != nil {
@@ -503,8 +504,8 @@ func (w *txn) overdue(all rows) (rows, error) {
 			return all.first(i), err
 		}
 		size += len(row.Value)
-		keys += sizes.expire(len(row.Facets))
-		if i > 0 && (size > overdueBytes || keys > maxFinishSize) {
+		added += sizes.expire(len(row.Facets))
+		if i > 0 && (size > overdueBytes || added > maxFinishSize) {
 			return all.first(i), nil
 		}
 	}

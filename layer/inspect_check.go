@@ -496,7 +496,8 @@ func (c *checker) stored(p parsedKey, row kv.KV, rule Rule) (e rec.Envelope, bod
 	return e, body, true
 }
 
-// itemIn returns the value of the item in a pair with the given name: an item, a dead letter, or an archived item.
+// itemIn returns the stored item (envelope and body) in the value of row. name is the name in the row's key: item, dead
+// or archive.
 func itemIn(name string, row kv.KV) ([]byte, error) {
 	switch name {
 	case nameDead:

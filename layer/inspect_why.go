@@ -410,9 +410,9 @@ func (x *explaining) pacedTotal() (bool, error) {
 	return x.addUntil(CauseQueueRateLimited, rate.allowance(used, x.nowMS).untilMS), nil
 }
 
-// locked adds the reasons for which locks keep the lane, and reads nothing. own is the value of the lane's lock, nil if
-// there is none. others are those of lanes that may have an item of the lane, or the item itself. free means: all of
-// them let a receive pass.
+// locked adds a reason for each lock that keeps the lane, and for each lease that has expired. It reads nothing. own is
+// the lane's lock; nil = there is none. others are locks of other lanes that may have items of the lane, or the hold of
+// the item. free: a receive may pass all of them. An expired lease is a reason, but does not change free.
 func (x *explaining) locked(own *rec.Record, others []heldLane) (free bool) {
 	free = x.lockedBy(x.lane, own)
 	for _, other := range others {

@@ -145,9 +145,9 @@ func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
 	return wrap("discard", a.q.deadTx(ctx, tx, ids, (*txn).discard))
 }
 
-// deadTx reads the named dead letters, at snapshot, and runs do on them in the caller's transaction. do adds the
-// conflicts. If an id is of no dead letter, the error wraps ErrNotDead; if a letter cannot be read, ErrCorrupt. In both
-// cases do does not run.
+// deadTx reads the dead letters with these ids, at snapshot, and runs do on them in the caller's transaction. do adds
+// the conflicts. It gets the letters in the order of their keys, each once. If an id is of no dead letter, the error
+// wraps ErrNotDead; if a letter cannot be read, ErrCorrupt. In both cases, and without ids, do does not run.
 func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, rows []deadRow) error) error {
 	if len(ids) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "dead letters", Got: int64(len(ids)), Max: MaxBatch}

@@ -401,7 +401,8 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 
 // Extend makes a claim last for lease from now on (not from its old end), and returns its new end. lease is MinLease to
 // MaxLease; 0 = the queue's. Extend reads and writes the lock, and moves its timer. A claim by heartbeat leaves the
-// heartbeat: its held key is cleared, and it gets a timer. The Claim gets the new end, too.
+// heartbeat: its held key is cleared, and it gets a timer. The Claim gets the new end, too. If the new end is earlier
+// than the old one, Extend also reads the hints that the claim keeps (kept), with a conflict, and sets them again.
 //
 // Errors: as Ack's, and *LimitError for the lease.
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
@@ -416,8 +417,9 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	return s.run.result.Until, nil
 }
 
-// ExtendTx extends in the caller's transaction, as SettleTx settles, and returns the new end. The Claim is not changed.
-// The caller must handle an unknown commit: with Once, or by a second call, which does no harm.
+// ExtendTx is Extend in the caller's transaction; SettleTx says when that may continue after an error. The Claim is not
+// changed, its Until neither. But with the caller's commit a claim by heartbeat has left the heartbeat. The caller must
+// handle an unknown commit: with Once, or by a second call, which does no harm.
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
@@ -468,8 +470,9 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 	return errs
 }
 
-// observeSettlement tells the hooks that s begins, and returns the context that they have made. The caller must call
-// end with the error of the settlement: end tells the hooks the outcome, and returns the error for the caller.
+// observeSettlement tells the hooks that s begins, and returns the context that they have made. The handle must have
+// hooks: without them it panics. The caller must call end with the error of the settlement: end tells the hooks the
+// outcome, and returns the same error.
 func (q *Queue) observeSettlement(
 	ctx context.Context, s *settlement,
 ) (observed context.Context, end func(err error) error) {

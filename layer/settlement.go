@@ -265,8 +265,9 @@ func (s *settlement) readNext(w *txn) {
 	}
 }
 
-// finish does the writes that depend on reads that apply has started: leave, if the claim has ended without a nack, or
-// givingBack.carryOut. In any other case it does nothing.
+// finish does the writes that wait for reads of apply. If apply has ended the claim and the group has no mark, it calls
+// leave, but not for a hold. If a nack ends the claim, it calls givingBack.carryOut, which also writes the lock.
+// Otherwise it does nothing.
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.run.next != nil:

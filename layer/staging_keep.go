@@ -12,10 +12,11 @@ import (
 	"fdbfifo/layer/internal/line"
 )
 
-// advise returns the advice for a transaction of these operations: the guesses of the handle from its earlier
-// transactions (package advice, type advised). The third argument is how many groups the handle's other transactions in
-// flight are likely to take. When the transaction has ended, the caller must call Land on the flight, the list of lanes
-// that no other transaction of the handle claims in that time. advise touches memory only.
+// advise begins the advice (advised) for a transaction of these operations: the guesses of the handle from its earlier
+// transactions. It may take over the wake that the handle owes. So the caller must call attempt for each attempt, and
+// end with the outcome. Last it must call Land on the flight, the list of lanes that no other transaction of the handle
+// claims at the same time. The third argument is how many groups the handle's other transactions in flight are likely
+// to take. advise touches memory only.
 func advise(q *Queue, batch []*operation, beside int) advised {
 	n := &q.noticed
 	return advised{

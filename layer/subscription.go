@@ -503,7 +503,7 @@ func (s *subscription) step(ctx context.Context) error {
 		s.at = rec.Position{From: page.missed}
 		return nil
 	}
-	if len(page.changes) == 0 && !page.skipped {
+	if len(page.changes) == 0 && !page.rowDone {
 		return s.wait(ctx, page.woken)
 	}
 	s.vain = 0
@@ -562,7 +562,7 @@ func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) erro
 type changePage struct {
 	changes []Change     // for the handler: those that the subscription wants
 	next    rec.Position // the place behind the changes that were read
-	skipped bool         // a row was read to its end, so the place moves on, also without a change that is wanted
+	rowDone bool         // a row was read to its end, so the place moves on, also without a change that is wanted
 	// unreadable are the errors of rows that cannot be read, and are passed over.
 	unreadable []error
 	missed     []byte              // changes up to this place were cleared unseen; nil = none
@@ -607,7 +607,7 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 		if _, err := follow.wait(ctx); err != nil {
 			return err
 		}
-		if len(page.changes) == 0 && !page.skipped && page.missed == nil {
+		if len(page.changes) == 0 && !page.rowDone && page.missed == nil {
 			// Unlike a receive, a subscription misses no commit: every change writes this key, and the watch counts
 			// from the version at which this transaction has found nothing.
 			woken = tx.Watch(q.keys.meta(metaChanged))
@@ -664,8 +664,8 @@ func (s subspace) checkWhere(t Template) error {
 	return nil
 }
 
-// choose takes up to width wanted changes from the rows that were read, and sets next to the place behind the last
-// change that it has looked at. A row that cannot be read is passed over.
+// choose takes up to width wanted changes from the rows that were read, and sets page.next to the place behind the last
+// change that it has looked at; s.at stays. A row that cannot be read is passed over.
 func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (page changePage, err error) {
 	rows, err := read.Wait(ctx)
 	if err != nil {
@@ -690,7 +690,7 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 				page.changes = append(page.changes, all[i])
 			}
 		}
-		page.next, page.skipped = rec.Position{From: s.q.keys.relative(kv.KeyAfter(row.Key))}, true
+		page.next, page.rowDone = rec.Position{From: s.q.keys.relative(kv.KeyAfter(row.Key))}, true
 	}
 	return page, nil
 }

@@ -285,9 +285,9 @@ func (q *Queue) eachSpread(batch []*operation, tell func(*advice.Spread)) {
 // mostSuspects bounds the claims of suspect items that a handle remembers.
 const mostSuspects = 100
 
-// endSuspectTurn ends the turn of a transaction to give a suspect item: one transaction of the handle has the turn at a
-// time. If the transaction has succeeded, endSuspectTurn notes the claims of suspect items in the batch. While such a
-// claim lasts, the handle gives no other suspect item for some time: see mayGiveSuspect.
+// endSuspectTurn ends the transaction's right to give a suspect item, if it has begun to use the right. One transaction
+// of the handle has it at a time. After a success endSuspectTurn notes the claims of suspect items in the batch.
+// mayGiveSuspect says which suspect items must wait for them, and how long.
 func endSuspectTurn(t *suspectTurn, batch []*operation, err error) {
 	s := &t.q.suspects
 	s.mu.Lock()

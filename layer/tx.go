@@ -138,8 +138,9 @@ func (w *txn) paused() (bool, error) {
 
 // hint writes the hint of a ready lane: a key ("ready", or "open" for a lane that is no whole group) that leads
 // receives to the lane. index is the lane's place among the hints, usually the index of its head (first item). attempts
-// is how often the head has failed, as far as known, or unread. finish then wakes a handle that waits for the lane, so
-// hint starts reading the requests. key is the hint's key.
+// is how often the head has failed, as far as known. It is the constant unread if the transaction has not read it.
+// finish then wakes a handle that waits for the lane, so hint starts reading the requests. key is the hint's key. A
+// receive of the same transaction finds the hint in noted.hinted.
 func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	key = w.keys.ready(index, lane)
 	w.tx.Set(key, packHint(attempts))
@@ -678,7 +679,8 @@ func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 // guardReceiptDrop.
 func onceWith(ctx context.Context, q *Queue, o kv.TxOptions, fn func(tx kv.Tx) error) error {
 	_, err := onceOf(ctx, q, o, func(tx kv.Tx) (none struct{}, err error) {
-		// Before fn, which may change the configuration: the handle must not use a change that is not committed.
+		// This read begins before fn. fn may set the configuration, and a read behind it would return a value that is
+		// not committed.
 		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
 			return none, err

@@ -471,7 +471,8 @@ func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []
 	return own, others, nil
 }
 
-// wait returns the results of waitLaneLock for one range. It may read more locks, see pass.
+// wait returns the lane's own lock, if it is in this range, and locks of intersecting lanes: at least one, if there are
+// any. If the first rows have none, and there may be more, pass reads on. The own lock is always in the first rows.
 func (l *lockRead) wait(v *view, lane string) (own *rec.Record, others []heldLane, err error) {
 	rows, err := l.rows.Wait(v.ctx)
 	if err != nil {
