@@ -424,9 +424,10 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 // the version alone decides. It has a read conflict on each cleared row.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
+		// A token is a version: that of the receive which wrote the row.
 		r, err := rec.UnpackRepeat(row.Key, row.Value)
 		if err == nil && (r.AtMS > m.nowMS-receiptLife.Milliseconds() && !tooLate(r.AtMS, m.nowMS, sweepSlack) ||
-			!m.old(r.Claims[0].Token, receiptLife)) { // the token is the version of the receive that wrote the row
+			!m.old(r.Claims[0].Token, receiptLife)) {
 			return false, nil
 		}
 		// A receive may use the id again at the same time, and write the row.
