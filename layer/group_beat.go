@@ -570,8 +570,8 @@ func farMost(bound int, shards int64) int { return min(bound, max(1, farRows/int
 // over, and the lane is free. If the timer belongs to a head alone, a hint takes its place. A timer that no longer
 // agrees with the lock is cleared.
 //
-// Footprint: a read conflict on the timer, and one on the lock or, of a heartbeat, on its row. To repeat it does no
-// harm.
+// Footprint: a read conflict on the timer, and one on the lock or, of a heartbeat, on its row. free (leave) has the keys
+// of a lane that it sets free. To repeat it does no harm.
 func endFar(w *txn, t farTimer) error {
 	value, err := w.tx.Get(t.key).Wait(w.ctx)
 	if err != nil || value == nil {
@@ -591,8 +591,7 @@ func endFar(w *txn, t farTimer) error {
 	switch {
 	case h == nil:
 		w.clear(t.key)
-		_, err := w.rehint(t.index, t.lane, unread)
-		return err
+		return w.free(t.lane)
 	case h.EndMS != t.dueMS:
 		w.clear(t.key)
 		return nil

@@ -256,7 +256,27 @@ func (s *purgeStep) run(width int) error {
 	if len(rows) > width {
 		s.place.next, rows = rows[width].Key, rows[:width]
 	}
-	return s.narrow(items, rows)
+	tail := s.nextTail(items)
+	if err := s.narrow(items, rows); err != nil || tail == nil {
+		return err
+	}
+	if s.place.tail, err = tail.Wait(s.ctx); err != nil {
+		return fmt.Errorf("read tail: %w", err)
+	}
+	return nil
+}
+
+// nextTail starts reading, at snapshot, the last key of the group at place.next, if the step has come to that group
+// behind the group of its first row, which has the range items. nil = it has not.
+func (s *purgeStep) nextTail(items kv.KeyRange) kv.Future[[]byte] {
+	if s.place.next == nil || items.Contains(s.place.next) {
+		return nil
+	}
+	next, err := s.keys.parse(s.place.next)
+	if err != nil {
+		return nil // not the key of an item, as in run
+	}
+	return s.read.GetKey(kv.LastLessThan(s.keys.items(next.group).End))
 }
 
 // narrow removes the items of rows, which were read at snapshot, except those in flight and those enqueued since the

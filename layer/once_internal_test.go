@@ -12,6 +12,8 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
+	recording "fdbfifo/kv/record"
+	"fdbfifo/layer/internal/rec"
 )
 
 // TestFailedOperationsKeepNoReceipts: a handle remembers no receipt of an operation that wrote none, so its memory does
@@ -60,5 +62,80 @@ func TestOutageKeepsFewReceipts(t *testing.T) {
 		require.Empty(t, report.Violations)
 		require.LessOrEqual(t, report.Receipts, int64(2))
 		require.NoError(t, q.Close(ctx))
+	})
+}
+
+// panicking is a database whose commits panic while armed is set.
+type panicking struct {
+	kv.DB
+	armed bool
+}
+
+func (db *panicking) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := db.DB.Begin(o)
+	return panickingTx{tx, db}, err
+}
+
+type panickingTx struct {
+	kv.ManagedTx
+	db *panicking
+}
+
+func (t panickingTx) Commit() kv.Future[struct{}] {
+	if t.db.armed {
+		panic("the engine")
+	}
+	return t.ManagedTx.Commit()
+}
+
+// TestPanicOfTheEngineEndsTheTrip: an engine panics at the commit of a receive that gives a suspect item. The handle
+// goes on, and gives the item to the next receive.
+func TestPanicOfTheEngineEndsTheTrip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := t.Context(), &panicking{DB: embedded.OpenMemory(embedded.Options{})}
+		defer func() { require.NoError(t, db.Close()) }()
+		dead, err := Create(ctx, db, nil, "q", Options{Config: Config{Lease: 10 * time.Second}})
+		require.NoError(t, err)
+		send(t, dead, "A")
+		claims, err := dead.Receive(ctx, ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		time.Sleep(11 * time.Second)
+		q, err := Open(ctx, db, nil, "q", Options{})
+		require.NoError(t, err)
+		db.armed = true
+		require.Panics(t, func() { _, _ = q.Receive(ctx, ReceiveOptions{}) })
+		db.armed = false
+		claims, err = q.Receive(ctx, ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.NoError(t, q.Ack(ctx, claims[0]))
+		requireSound(t, q)
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, dead.Close(ctx))
+	})
+}
+
+// TestFarTimerOfAHoldThatIsGone: a look finds a timer, far ahead, of a hold that has ended. It clears the timer, and
+// leaves only rows that can be read.
+func TestFarTimerOfAHoldThatIsGone(t *testing.T) {
+	inABubble(t, Config{Unordered: true}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		sent, err := q.Enqueue(t.Context(), Message{Group: "A"})
+		require.NoError(t, err)
+		lane := holdLane(sent[0].ID)
+		dueMS := q.nowMS() + (365 * 24 * time.Hour).Milliseconds()
+		far := farTimer{key: q.keys.timer(dueMS, lane), dueMS: dueMS, lane: lane, index: sent[0].ID.Index}
+		err = q.onceTx(t.Context(), func(tx kv.Tx) error {
+			tx.Set(far.key, rec.PackTimer(rec.KindClaim, far.index))
+			return nil
+		})
+		require.NoError(t, err)
+		err = q.onceTx(t.Context(), func(tx kv.Tx) error {
+			return q.operate(t.Context(), tx, func(w *txn) error { return endFar(w, far) })
+		})
+		require.NoError(t, err)
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Unordered: true})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
 	})
 }

@@ -27,11 +27,13 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 		standBack(batch, q.pipeline.AWhile())
 		return nil
 	}
-	_, err := onceKnown(ctx, q, calledFor(batch, o),
+	// If the engine panics, the handle goes on, and it is unknown whether the transaction was committed.
+	var err error = &kv.Error{Code: kv.CodeCommitUnknownResult}
+	defer func() { t.end(err) }()
+	_, err = onceKnown(ctx, q, calledFor(batch, o),
 		func(tx kv.Tx, a kv.Attempt) (*attempted, bool, error) { return t.attempt(ctx, tx, a) },
 		func(tx kv.Tx, results *attempted) error { return t.restore(ctx, tx, results) },
 		func(r *ownReceipt, results map[int64]*attempted) bool { return disown(q, r, batch, results) })
-	t.end(err)
 	return err
 }
 

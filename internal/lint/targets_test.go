@@ -96,18 +96,19 @@ func recordedRuns(t *testing.T, root string, targets []string) (runs []testRun) 
 	calls, err := os.Open(record)
 	require.NoError(t, err, "%s", out)
 	defer calls.Close()
+	folders := map[string]map[string]bool{} // by where and what go lists: many calls are of the same packages
 	for lines := bufio.NewScanner(calls); lines.Scan(); {
 		var call goCall
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &call))
 		if len(call.Args) == 0 || call.Args[0] != "test" || slices.Contains(call.Args, "-c") {
 			continue
 		}
-		runs = append(runs, newTestRun(t, call))
+		runs = append(runs, newTestRun(t, call, folders))
 	}
 	return runs
 }
 
-func newTestRun(t *testing.T, call goCall) testRun {
+func newTestRun(t *testing.T, call goCall, folders map[string]map[string]bool) testRun {
 	flags := flag.NewFlagSet("go test", flag.ContinueOnError)
 	run, skip, tags := flags.String("run", "", ""), flags.String("skip", "", ""), flags.String("tags", "", "")
 	for _, name := range []string{"bench", "vet", "p", "parallel", "count", "timeout", "benchtime"} {
@@ -126,7 +127,7 @@ func newTestRun(t *testing.T, call goCall) testRun {
 			packages, rest = append(packages, rest[0]), rest[1:]
 		}
 	}
-	r := testRun{folders: map[string]bool{}, tags: strings.Split(*tags, ",")}
+	r := testRun{tags: strings.Split(*tags, ",")}
 	first := func(pattern string) *regexp.Regexp {
 		if pattern == "" {
 			return nil
@@ -135,13 +136,18 @@ func newTestRun(t *testing.T, call goCall) testRun {
 		return regexp.MustCompile(pattern)
 	}
 	r.run, r.skip = first(*run), first(*skip)
-	list := exec.Command("go", append([]string{"list", "-e", "-f", "{{.Dir}}"}, packages...)...)
-	list.Dir = call.Dir
-	out, err := list.Output()
-	require.NoError(t, err, "%q", call)
-	for folder := range strings.FieldsSeq(string(out)) {
-		r.folders[folder] = true
+	asked := fmt.Sprintf("%q %q", call.Dir, packages)
+	if folders[asked] == nil {
+		folders[asked] = map[string]bool{}
+		list := exec.Command("go", append([]string{"list", "-e", "-f", "{{.Dir}}"}, packages...)...)
+		list.Dir = call.Dir
+		out, err := list.Output()
+		require.NoError(t, err, "%q", call)
+		for folder := range strings.FieldsSeq(string(out)) {
+			folders[asked][folder] = true
+		}
 	}
+	r.folders = folders[asked]
 	return r
 }
 

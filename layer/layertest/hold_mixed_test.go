@@ -1,8 +1,10 @@
 package layer_test
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -151,4 +154,50 @@ func TestRetryNowOfAHeldItem(t *testing.T) {
 	require.ErrorIs(t, late.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}), layer.ErrNotDelayed)
 	e.sound("holds")
 	require.NoError(t, late.Close(e.ctx))
+}
+
+// TestOthersLeaveTheAttemptsOfAHeldItem (G7): items before and behind an item under a hold are taken together, or pass
+// their retention together. The failed attempts of the held item still count.
+func TestOthersLeaveTheAttemptsOfAHeldItem(t *testing.T) {
+	for name, remove := range map[string]func(e *env, q *layer.Queue){
+		"taken": func(e *env, q *layer.Queue) {
+			_, err := kv.Run(e.ctx, e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				taken, _, err := q.TakeTx(e.ctx, tx, 2, layer.TakeOptions{Unordered: true})
+				require.Len(t, taken, 2)
+				return err
+			})
+			require.NoError(e.t, err)
+		},
+		"past retention": func(e *env, q *layer.Queue) {
+			e.clock.advance(time.Hour + time.Minute)
+			_, err := q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true, Max: 3})
+			require.NoError(e.t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			q := e.unordered("holds", func(c *layer.Config) {
+				c.Retention, c.DeadLetterExpired = time.Hour, true
+			}, 1)[0]
+			_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "A"}, layer.Message{Group: "A"})
+			require.NoError(t, err)
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true, Max: 3})
+			require.NoError(t, err)
+			require.Len(t, claims, 3)
+			held := claims[1].Items[0].ID
+			require.NoError(t, q.Nack(e.ctx, claims[1], layer.NackOptions{Delay: 2 * time.Hour, Err: errors.New("failed")}))
+			for _, c := range []*layer.Claim{claims[0], claims[2]} {
+				require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+			}
+			remove(e, q)
+			e.clock.advance(2 * time.Hour)
+			_, err = q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true}) // the held item is past its retention, too
+			require.NoError(t, err)
+			page, err := q.Admin().DeadLetters(e.ctx, layer.DeadOptions{})
+			require.NoError(t, err)
+			i := slices.IndexFunc(page.Letters, func(l layer.DeadLetter) bool { return l.ID == held })
+			require.GreaterOrEqual(t, i, 0)
+			require.Equal(t, 1, page.Letters[i].Attempts)
+		})
+	}
 }

@@ -693,3 +693,25 @@ func TestPurgeThatEndsEarly(t *testing.T) {
 	}
 	require.Greater(t, gone, 1)
 }
+
+// TestPurgeOfAllKeepsWhatComesLater: a step of a purge of the whole queue ends inside a group. An item that is enqueued
+// to this group before the next step stays.
+func TestPurgeOfAllKeepsWhatComesLater(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	_, err := e.q.Admin().PauseGroup(e.ctx, "Z", layer.PauseOptions{}) // else one transaction removes all
+	require.NoError(t, err)
+	e.fill("A", 10)
+	e.fill("B", 100)
+	var late []layer.ID
+	report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Progress: func(layer.PurgeReport) {
+		if late == nil {
+			late = e.enqueue("B", "late")
+		}
+	}})
+	require.NoError(t, err)
+	require.EqualValues(t, 110, report.Items)
+	claim := e.receive(e.q, 10)
+	require.Len(t, claim.Items, 1)
+	require.Equal(t, late[0], claim.Items[0].ID)
+	require.NoError(t, e.q.Ack(e.ctx, claim))
+}
