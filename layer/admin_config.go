@@ -20,17 +20,18 @@ import (
 // changes at the same time neither is lost: change runs again on the result of the other, so change must not depend on
 // the number of runs. Every handle follows within a second, and receives that wait look again at once.
 //
-// After a change of MaxRate, Configure goes through the groups delivered from lately, as a sweep does, in short steps
-// at batch priority, so that groups which wait by the old rate wait by the new rate. If this fails, or ctx ends,
-// Configure returns the error with the new configuration, which holds, and the next sweep does the rest.
+// After a change of a MaxRate that was set before, Configure goes through the groups delivered from lately, as a sweep
+// does, in short steps at batch priority, so that groups which wait by the old rate wait by the new rate. If this
+// fails, or ctx ends, Configure returns the error with the new configuration, which holds, and the next sweep does the
+// rest.
 //
 // If Shards are raised, Configure takes two seconds: handles must read the new shards before any handle writes there.
 // An interrupted raise does no harm; the next Configure finishes the raise, whatever the change, or the next sweep.
 // Shards cannot be lowered (*LimitError).
 //
 // Reads and writes, with conflicts: the field config of meta. Reads, at snapshot: the requests of handles that wait.
-// Writes: their wake keys. After a change of MaxRate: pace keys are cleared, and hints or timers of their groups are
-// set.
+// Writes: their wake keys, and a receipt with a read conflict on it. After such a change of MaxRate: pace keys are
+// cleared, and hints or timers of their groups are set.
 //
 // Errors: ErrOptions, *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this
 // library has written the configuration; ErrCorrupt if it cannot be read; ErrNoQueue, ErrClosed, and the engine's.
@@ -120,8 +121,9 @@ func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o 
 // with Once.
 //
 // Reads: the lock, with a conflict. Conflicts: with claims, acks and other changes of the group's lock. Writes: the
-// state, and a write conflict on the lock. If a dead handle holds the group by its heartbeat, the handle's claims end:
-// their locks and timers are written, their held keys cleared, and the beat cleared or marked.
+// state, and a write conflict on the lock. If a dead handle holds the group by its heartbeat, this claim and up to 100
+// other claims of the handle end: their locks and timers are written, their held keys cleared, and the beat cleared or
+// marked. Handles that wait are woken.
 func (a Admin) SetGroupStateTx(
 	ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions,
 ) error {

@@ -64,15 +64,22 @@ func (a Admin) Cancel(ctx context.Context, id ID) error {
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
 // head, at snapshot, with a conflict on the whole group if the group is empty now; and the next head's attempts. If an
-// expired claim has the item: the attempts of the claim's items. In a queue with templates, unordered receives or
-// lease_per=item also: the locks of the item's lanes, with a conflict on all locks of the group, and the heads of these
-// lanes. If the item cannot be read, in a queue with templates: all locks of the group, with a conflict, and at
-// snapshot the first key of each lane and the item's key there.
+// expired claim has the item: the attempts of the claim's items; if another item becomes a dead letter, that item and
+// receipts. In a queue with templates, unordered receives or lease_per=item also: the locks of the item's lanes, with a
+// conflict on all locks of the group, and the heads of these lanes. If the item cannot be read, in a queue with
+// templates: all locks of the group, with a conflict, and at snapshot the first key of each lane and the item's key
+// there.
 //
 // Writes: clears the item, its parts, its attempts and its keys lane, and a write conflict on the lock. If the item is
-// the head: clears its hint or timer, and sets the hint of the next head. If the item is delayed for a retry, or an
-// expired claim has it: clears or changes that lock, with its timer. If the first item of the expired claim is another:
-// its attempts, or its dead letter, or the halt of the group.
+// the head: clears its hint or timer, and sets the hint of the next head. If the item is delayed for a retry: clears
+// that lock and its timer. If an expired claim has the item: clears the lock of the claim, or leaves a mark in it,
+// clears its timer, sets attempts of the claim's items, and without a mark the hint of its lane. If another item is the
+// first of that claim, it may become a dead letter, or halt the group.
+//
+// Before that, other claims may change. If a dead handle holds the group by its heartbeat, the handle's claims end: see
+// SetGroupStateTx. Claims of this handle that have expired by its wall clock alone are extended: their locks and
+// timers. In a queue with facets, Unordered or LeasePerItem, the end of a claim or delay touches more keys: see the end
+// of SettleTx.
 func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
@@ -189,14 +196,15 @@ type waiting struct {
 }
 
 // waitingItem reads an item that the caller is about to change. The item may be in several lanes, and any of them may
-// be held. So waitingItem reads the locks under which a claim may have the item. If the queue has other lanes than
-// whole groups, it adds a conflict on all locks of the group. The caller must write a conflict on the lock of the whole
-// group, which every claim in the group reads. Together these exclude every claim and release in the group until the
-// commit.
+// be held. So waitingItem reads, with a conflict, the locks under which a claim may have the item. If the queue has
+// other lanes than whole groups, it adds a conflict on all locks of the group. The caller must write a conflict on the
+// lock of the whole group, which every claim in the group reads. Together these exclude every claim and release in the
+// group until the commit.
 //
-// It also reads the item, and the keys of the heads of its lanes, at snapshot. The error is ErrNoItem if the item is
-// not there, ErrInFlight if a claim whose lease lasts has it, and ErrCorrupt if a lock cannot be read. An error means
-// that nothing was written, except that claims of a dead handle by heartbeat may have ended.
+// It also reads the item, and the keys of the heads of its lanes, at snapshot. It writes nothing, except that it ends
+// claims of a dead handle that holds the group by its heartbeat (withoutDead). The error is ErrNoItem if the item is
+// not there, ErrInFlight if a claim whose lease lasts has it, and ErrCorrupt if a lock cannot be read. If the item
+// cannot be read, in a queue with facets, and its group has too many locks or lanes to search, it is a *LimitError.
 func (w *txn) waitingItem(id ID) (i waiting, err error) {
 	lockKey := w.keys.lock(id.Group)
 	own, value, head := guard.ItemLock.Get(w.tx, lockKey), w.read.Get(w.keys.item(id)), w.head(id.Group)
@@ -264,8 +272,10 @@ func (w *txn) waitingItem(id ID) (i waiting, err error) {
 	return i, nil
 }
 
-// besideUnreadable adds to claims the locks of the lanes of an unreadable item, and sets the item's facets, as far as
-// strayFacets finds them. claims are what locksBeside has found without the facets.
+// besideUnreadable is for an item whose value cannot be read. It sets the item's facets, as far as strayFacets finds
+// them, and adds to claims the locks of the lanes with these facets, which it reads with a conflict. claims are what
+// locksBeside has found without the facets. If one of them lasts, besideUnreadable looks no further: the caller then
+// refuses the change.
 func besideUnreadable(w *txn, i *waiting, id ID, claims []heldLane) ([]heldLane, error) {
 	for _, claim := range claims {
 		lasts, err := claimLasts(w, claim.record)
@@ -287,10 +297,12 @@ func besideUnreadable(w *txn, i *waiting, id ID, claims []heldLane) ([]heldLane,
 	return all, err
 }
 
-// unstick ends the claim, stuck, whose lease has expired and which has the item. It writes as the next receive would
-// (the lock, its timer, the attempts of the claim's first item), but never makes the item id a dead letter. If another
-// item is the first of the claim, that item may become a dead letter, or halt the group. free has the lane of the claim
-// if no mark stops it and the item is not its head: the caller must set that lane free. nil = there is none.
+// unstick ends i.stuck, the claim that has the item id and whose lease has expired. If there is none, it does nothing.
+// It writes as the next receive would: the lock, its timer, and the attempts of the claim's items (lapse). But it never
+// makes the item id a dead letter, and never halts the group because of that item. If another item is the first of the
+// claim, that item may become a dead letter, or halt the group. unstick takes the lane of the claim out of i.locks, and
+// out of i.heads if a mark stops the lane. free has the lane of the claim if no mark stops it and the item is not its
+// head: the caller must set that lane free. nil = there is none.
 func (w *txn) unstick(i *waiting, id ID) (free []string, err error) {
 	if i.stuck == nil {
 		return nil, nil
@@ -313,9 +325,10 @@ func (i *waiting) freeHeads() []string {
 	return slices.DeleteFunc(slices.Clone(i.heads), func(lane string) bool { return i.locks[lane] != nil })
 }
 
-// clearHeadTimers clears the timers of an item, with the stored value, in the lanes in of. The item must be their head,
-// and no lock may keep them. The caller must set the lanes free. If the item is not delayed, it has no timer. The
-// timers would be found stale when they are due, which may be days later.
+// clearHeadTimers clears the timers that lead to a delayed item in the given lanes (of). value is the stored value of
+// the item. The item must be the head of these lanes, and no lock may keep them. The caller must set them free. If the
+// item is not delayed, or cannot be read, clearHeadTimers clears nothing. A timer that stayed would be found stale when
+// it is due, which may be days later.
 func clearHeadTimers(w *txn, value []byte, of []string) error {
 	config, err := w.config()
 	if err != nil || len(of) == 0 {
@@ -343,9 +356,10 @@ func (w *txn) cancel(id ID) error {
 }
 
 // takeOut removes a waiting item from its group. remove must clear the item, and its keys lane. takeOut reads as
-// waitingItem does, and writes a conflict on the lock of the group. It ends an expired claim and a retry delay of the
-// item: their locks and timers. In the lanes whose head the item is, it clears the item's hint or timer. Then it sets
-// these lanes free, unless a lock keeps them.
+// waitingItem does, and adds a write conflict on the lock of the group. It ends an expired claim of the item (unstick),
+// and a retry delay of the item or of a lane whose head it is: their locks and timers. In the lanes whose head the item
+// is, it clears the item's hint and timer. Then it sets these lanes free, and the lane of the ended claim, unless a
+// lock keeps them.
 func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
@@ -379,8 +393,10 @@ func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
 }
 
 // edit gives a waiting item the body and headers that change makes of the old. It reads as waitingItem does, and also
-// the parts and both ends of each lane that the item joins. It writes the item and its parts. A change of a facet moves
-// the item to other lanes: edit clears and sets keys lane, and writes hints. It ends an expired claim of the item.
+// the parts and both ends of each lane that the item joins. It adds a write conflict on the lock of the group, and
+// writes the item and its parts. It ends an expired claim of the item (unstick). A change of a facet moves the item to
+// other lanes: edit clears and sets keys lane (leaveLanes, rewrite), writes hints, and clears the item's timers in the
+// lanes that it leaves.
 func (w *txn) edit(id ID, change func(m *Message) error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
@@ -451,14 +467,14 @@ const (
 )
 
 // eachPart reads the rows of the sections, which are locks or marks of a group, with a conflict, in the order of their
-// keys, from the key from on; nil = all. For each row of a lane that is no whole group it calls begin, and then do, the
-// function that begin returns; do nil = nothing is to be done. next is the key of the row where the next transaction
-// must continue; nil = there is no more.
+// keys. The sections must be in that order, too. eachPart begins at the key from; nil = at the first row. For each row
+// of a lane that is no whole group it calls begin, and then do, the function that begin returns; do nil = nothing is to
+// be done. next is the key of the row where the next transaction must continue; nil = there is no more.
 //
-// A transaction ends after most calls of do, when it has no room left after a call, or when it has read its share of
-// the rows, because there may be many rows that need no change. With allLanes for most there is no next transaction, so
-// all calls of do come after the reads. If the rows are too many then, there is no call, and the error is a
-// *LimitError.
+// The parameter most bounds the calls of do. A transaction also ends when it has no room left for another call, or when
+// it has read its share of the rows (locksRead), because there may be many rows that need no change. If most is
+// allLanes, there is no next transaction, so all calls of do come after the reads. If the rows are too many then, there
+// is no call, and the error is a *LimitError.
 func eachPart(
 	w *txn, sections []kv.KeyRange, from []byte, most int,
 	begin func(lane string, row kv.KV) (do func() error, err error),
@@ -517,9 +533,9 @@ func eachPart(
 	return nil, nil
 }
 
-// endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart for from, most and next.
-// It reads the locks and holds of the group. Of each claim it clears the lock, or leaves a mark in it, and clears the
-// timer. A lane without a mark is set free.
+// endParts ends, by force, the claims of all lanes of a group except the whole group: see eachPart for from, most and
+// next. It reads the locks and holds of the group, with a conflict. Of each claim it clears the lock, or leaves a mark
+// in it, and clears the timer. A lane without a mark is set free.
 func (w *txn) endParts(group string, from []byte, most int) (next []byte, err error) {
 	others := w.keys.locksIn(group, w.keys.plan.Others())
 	return eachPart(w, others, from, most, func(lane string, row kv.KV) (func() error, error) {
@@ -613,14 +629,13 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head of a group
 // that is not held: a conflict on the place before the head, the timer of the old time, with a conflict, and the head's
-// attempts if it is due at once. If an expired claim has the item: the attempts of the claim's items. In a queue with
-// templates, unordered receives or lease_per=item also: the locks of the item's lanes, with a conflict on all locks of
-// the group, and the heads of these lanes. In an unordered queue, if the new time is earlier: the item before, with a
-// conflict.
+// attempts if it is due at once. If an expired claim has the item: as CancelTx. In a queue with templates, unordered
+// receives or lease_per=item also: the locks of the item's lanes, with a conflict on all locks of the group, and the
+// heads of these lanes. In an unordered queue, if the new time is earlier: the item before, with a conflict.
 //
 // Writes: the item, and a write conflict on the lock. If the item is the head of a group that is not held: its timer
-// and its hint. If an expired claim has the item: the lock and timer of the claim, and the attempts of its first item,
-// or the dead letter of that item if it is another.
+// and its hint. If an expired claim has the item, that claim ends, with the keys of CancelTx. Other claims may change
+// before, as in CancelTx.
 func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)
@@ -639,8 +654,8 @@ func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time)
 }
 
 // Replace puts another body and other headers (nil = none) in the place of those of a waiting message. The message
-// keeps its place, its id, its dedup id, its times and its failed attempts. Use Admin.Edit to make the new body of the
-// old. With DedupByContent the dedup id remains that of the first body.
+// keeps its place, its id, its dedup id, its times and its failed attempts. If the new body depends on the old one, use
+// Admin.Edit. With DedupByContent the dedup id remains that of the first body.
 //
 // ReplaceTx lists the keys that Replace reads and writes.
 //
@@ -657,11 +672,12 @@ func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[str
 // Reads: the lock, with a conflict; the item, its parts and the key of the head, at snapshot. In a queue with
 // templates, unordered receives or lease_per=item also: the locks of the item's lanes, with a conflict on all locks of
 // the group, and the heads of these lanes. If a facet changes, the first and the last key of each lane that the item
-// joins, with a conflict on the last. If an expired claim has the item: the attempts of the claim's items.
+// joins, with a conflict on the last. If an expired claim has the item: as CancelTx.
 //
 // Writes: the item and its parts, and a write conflict on the lock. If a facet changes: the keys lane of the lanes that
-// the item leaves and joins, and hints of those of which it is, or was, the first. If a claim ends: its lock and timer,
-// and the attempts of its first item, or the dead letter of that item if it is another.
+// the item leaves and joins, hints of those of which it is, or was, the first, and clears its timers in those that it
+// leaves. If an expired claim has the item, that claim ends, with the keys of CancelTx. Other claims may change before,
+// as in CancelTx.
 func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, headers map[string]string) error {
 	if err := checkID(id); err != nil {
 		return wrap("replace", err)
@@ -675,10 +691,14 @@ func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, hea
 }
 
 // reschedule makes a waiting item due at dueMS; 0 = at once. If both the old and the new time are over, nothing
-// changes. It reads as waitingItem does, and rewrites the item with the new time. It ends an expired claim of the item.
+// changes. If the message joins its group when it is due, the error wraps ErrOptions. reschedule reads as waitingItem
+// does, adds a write conflict on the lock of the group, and sets the item with the new time. It ends an expired claim
+// of the item (unstick).
 //
-// If each group is one lane, a free group of which the item is the head gets its new timer here. Elsewhere a hint leads
-// to each lane of which the item is the head, and a receive that follows the hint leaves the lane to a timer.
+// If each group is one lane, a free group of which the item is the head gets its new timer here: reschedule adds a read
+// conflict on the gap up to the head, and retimeHead does the rest. In other queues reschedule clears the item's timers
+// in the lanes of which the item is the head, and sets their hints. A receive that follows such a hint leaves the lane
+// to a timer. In an unordered queue guardBefore adds conflicts if the new time is earlier.
 func (w *txn) reschedule(id ID, dueMS int64) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
@@ -734,9 +754,10 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	return w.freeAll(append(free, heads...)) // elsewhere the hint or timer of the head, or of the holding, stays right
 }
 
-// retimeHead makes the head of a group that is not held due at dueMS. It clears the timer with the time oldMS in its
-// key. Then it sets a timer at dueMS, and clears the head's hint. If dueMS is over, it sets the hint instead. The
-// caller must have a read conflict on the lock, and on the gap up to the head.
+// retimeHead makes the head of a group that is not held due at dueMS. It reads the timer with the time oldMS in its
+// key, with a conflict and in each shard in which it may lie, and clears it. Then it sets a timer at dueMS, and clears
+// the head's hint. If dueMS is over, it sets the hint instead. The caller must have a read conflict on the lock, and on
+// the gap up to the head.
 func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 	keys := w.keys
 	for _, key := range keys.timersAt(oldMS, head.Group) {

@@ -19,9 +19,10 @@ import (
 
 // Keys have their names in the table of subspace.go. A lock has a holding (a claim, a grant or a retry delay), or a
 // mark (a pause or a halt), or a claim with a mark. A lane is a whole group, the part of a group that a template
-// matches, or a single item, each with a lock and a mark of its own. A lane has a name, see package lanes, and that of
-// a whole group is the group. The head is the first item of a lane. To set a lane free is to write the hint of its head
-// (a key ready or open), or to conflict with the next enqueue if the lane is empty, when no lock keeps the lane.
+// matches, or a single item. Each has a lock of its own: that of a single item is its hold. A lane has a name, see
+// package lanes, and that of a whole group is the group. The head is the first item of a lane. A lane without a lock is
+// set free by txn.free: a hint then leads to its head (a key ready or open), or, if the lane is empty, the transaction
+// has a read conflict on the range of its items. txn.leave has the exceptions.
 //
 // If an operation changes what counters count, it adds to them (key count). If it leaves a lane ready, it reads the
 // requests, and wakes a handle whose receives wait (key wake). It has a read conflict on the field dropped of meta, and
@@ -42,8 +43,9 @@ type PauseOptions struct {
 	// Force takes the group from its holder, as ForceRelease does, without counting an attempt. Without Force a held
 	// group is paused when its claim ends. Force does not apply to the whole queue.
 	Force bool
-	// Token, if not 0, is the token of the claim that the caller has seen: if the group is held under another, nothing
-	// is paused, and the error wraps ErrChanged. With Force only.
+	// Token, if not 0, is the token of the claim that the caller has seen. If the group is held under another, nothing
+	// is paused, and the error wraps ErrChanged. A group that is not held is paused. With Force only, and not in a
+	// queue with facets, Unordered or LeasePerItem.
 	Token int64
 }
 
@@ -58,8 +60,8 @@ type ResumeOptions struct {
 	Mark *Mark
 }
 
-// seenMark returns ErrChanged if m is another mark than seen, the mark that the caller has seen; nil = any mark is
-// right.
+// seenMark returns ErrChanged if m, the present mark, is another than seen, the mark that the caller has seen. If seen
+// is nil, any mark is right. Otherwise m must not be nil.
 func seenMark(seen *Mark, m *rec.Mark) error {
 	if seen == nil {
 		return nil
@@ -81,7 +83,7 @@ func (w *txn) pauseMark(by, reason string) (rec.Mark, error) {
 
 // PauseGroup keeps a group, also an empty group, from being received and taken from, from the commit on. PauseGroup
 // returns the group's mark: a group which was paused or halted before keeps the earlier mark. A delay of the whole
-// group ends, so that the group is ready once resumed; a delay of a template's lane stays.
+// group ends, so that the group is ready once resumed. A delay of a template's lane or of a single message stays.
 //
 // With Force, in a queue with templates, unordered receives or lease_per=item, the claims of a group may be more than a
 // transaction can end. Then the first transaction pauses the group, and further transactions end the rest of the
@@ -99,16 +101,17 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 	})
 }
 
-// PauseGroupTx pauses in the caller's transaction, and with Force ends all claims there. A group with more than 1,000
-// lanes or messages that are held or delayed is too much for that: the error is then a *LimitError, and PauseGroup does
-// it in steps. The caller must handle an unknown commit, for example with Once.
+// PauseGroupTx pauses in the caller's transaction, and with Force ends all claims there. If the group has more than
+// 1,000 locks of lanes and messages, Force is too much for one transaction: the error is then a *LimitError, and
+// PauseGroup does it in steps. The caller must handle an unknown commit, for example with Once.
 //
-// Reads: the lock, with a conflict; with Force, the locks of all lanes of the group, with a conflict, and the heads of
-// the lanes whose claims end, with their attempts.
+// Reads: the lock, with a conflict. With Force, in a queue with facets, Unordered or LeasePerItem also the locks of all
+// lanes and all holds of the group, with a conflict, and the heads of the lanes whose claims end, with their attempts.
 //
 // Writes: the lock and the key mark of the group. A delay or grant of the group ends: clears its timer and the key
-// grant. With Force, clears the locks of the ended claims, or leaves their marks in them, clears their timers, and sets
-// the hints of their lanes.
+// grant. With Force, each claim ends: clears its lock, or leaves a mark in it, clears its timer (or held key), and
+// without a mark sets the hint of its lane. In a queue with facets, Unordered or LeasePerItem the end of a claim
+// touches more keys: see the end of SettleTx.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
 	done, err := pauseGroup(ctx, a, tx, group, o, nil, allLanes)
 	if err != nil {
@@ -216,7 +219,8 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 //
 // Writes: clears the lock, or leaves a claim in it, and clears the key mark. If the group is not held, sets the hint of
 // the head, and after a halt clears the head's attempts. In a queue with templates, unordered receives or
-// lease_per=item it writes the same keys of each marked lane.
+// lease_per=item it writes the same keys of each marked lane. A lock that is cleared there touches more keys, as at the
+// end of a claim: see the end of SettleTx.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
 	done, err := resumeGroup(ctx, a, tx, group, o, nil, allLanes)
 	if err != nil {
@@ -274,9 +278,9 @@ type markedStep struct {
 }
 
 // stepMark runs an operation on a group and its lanes for the hooks, in as many transactions as are needed, and returns
-// the mark in the result of the last. Each transaction happens once, and runs step, which changes up to most lanes.
-// before is the result of the step before; nil = it is the first step. If a transaction becomes too large, the step
-// runs again with fewer lanes.
+// the mark in the result of the last. That result must have a mark. Each transaction happens once, and runs step, which
+// changes up to most lanes. before is the result of the step before; nil = it is the first step. If a transaction
+// becomes too large, the step runs again with fewer lanes.
 func stepMark(
 	ctx context.Context, a Admin, v Verb, group string,
 	step func(tx kv.Tx, most int, before *markedStep) (markedStep, error),
@@ -457,8 +461,8 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 // the claim's first item, or its dead letter, or the halt of the group.
 //
 // The end of a claim touches more keys in a queue with facets, Unordered or LeasePerItem: see the end of SettleTx. With
-// Unordered it always reads the item, and not the head. With LeasePerItem it adds a write conflict on the group's lock,
-// and the hint is the group's.
+// Unordered the end of a claim of a single item reads the item, and not the head. With LeasePerItem it adds a write
+// conflict on the group's lock, and the hint is the group's.
 func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
@@ -530,10 +534,15 @@ type RetryOptions struct {
 // RetryNow ends the delay of a group which waits for a retry, or whose head is delayed, so that the group is ready at
 // once.
 //
-// Reads: the lock, with a conflict; the head and its attempts. If the head is delayed, in a queue with templates,
-// unordered receives or lease_per=item also the locks of the head's lanes, with a conflict on all locks of the group.
-// Writes: clears the lock and its timer; if the head is delayed, sets the head, due now, clears its timer, and sets the
-// hints of its other lanes; and sets the hint of the head. Also a write conflict on the lock.
+// Reads: the lock, with a conflict. With lease_per=item, if there is no lock, also the hold of the head, with a
+// conflict. The head and its attempts, at snapshot, with a conflict on the whole group if the group is empty. If the
+// head is delayed, in a queue with templates, unordered receives or lease_per=item also the locks of the head's lanes
+// and its hold, with a conflict on all locks of the group.
+//
+// Writes: clears the lock (or the hold) and its timer. If the head is delayed, sets the head, due now, clears its
+// timers, and sets the hints of its other lanes. Sets the hint of the head, and adds a write conflict on the lock. A
+// lock or hold that is cleared touches more keys in a queue with facets, Unordered or LeasePerItem: see the end of
+// SettleTx.
 //
 // Errors: ErrNotDelayed, ErrChanged, *TemplateError, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrNoQueue, ErrClosed,
 // and the engine's.

@@ -40,9 +40,10 @@ type advancing struct {
 // errReturned ends the settlement after its caller has left.
 var errReturned = errors.New("the call of the settlement has returned")
 
-// call calls Settlement.Change, in any goroutine, and returns its error as given does. A panic becomes an error, and so
-// does runtime.Goexit: the transaction, and the goroutine, may be those of other callers. errReturned means that the
-// function was not called, because the caller's call has returned.
+// call calls Settlement.Change in the goroutine of the transaction, which may be another than the caller's. It returns
+// the error of Change as given marks it. A panic of Change becomes an error, and so does runtime.Goexit, because other
+// callers may share the transaction and the goroutine. errReturned means that Change was not called, because the
+// caller's call has returned.
 func (a *advancing) call(id ID, m *Message) (err error) {
 	var failed error
 	used := a.lent.use(func() {
@@ -252,11 +253,14 @@ func (w *txn) leaveLanes(a *advanced) {
 	}
 }
 
-// rewrite writes an advanced item: it sets the keys item and part, clears the old parts, and sets a lane key in each
-// lane which the item joins. ends are the ends of these lanes, and rewrite keeps them up to date. Where the item
-// becomes the first of a lane, rewrite sets a hint (open). Elsewhere another key leads to the lane (a hint, a timer, or
-// a hint kept under a lock), and the read conflict on the last key of a lane that is not empty keeps that so, as in an
-// enqueue.
+// rewrite writes an advanced item: it clears the old parts, sets the keys item and part, and sets a lane key in each
+// lane which the item joins. ends are the ends of these lanes as they were read. If the item becomes the first of a
+// lane, rewrite updates first there, for the items that follow; last stays as it was read.
+//
+// Where the item becomes the first of a lane, rewrite sets a hint (open). Elsewhere another key leads to the lane: a
+// hint, a timer, or a hint kept under a lock. If a lane was not empty, rewrite adds a read conflict on its last key, as
+// an enqueue does: the transaction fails if another one removes that item first, and perhaps leaves the lane without
+// such a key.
 func (w *txn) rewrite(a *advanced, ends map[string]*laneEnds) error {
 	keys, tx := w.keys, w.tx
 	if a.had > 0 {

@@ -59,7 +59,8 @@ type Claim struct {
 
 	// ends is Until by the system's monotonic clock; zero = the claim was not received by this process.
 	ends time.Time
-	// beat is the beat of the handle on which a claim by heartbeat depends, for the handle's own use.
+	// beat is the number of the beat that keeps a claim by heartbeat alive. uuid.Nil = the claim has a lease of its
+	// own, or was not received by this process.
 	beat  uuid.UUID
 	pulse *pulse // of beat; nil = the claim has a lease of its own, or the handle has left the beat
 
@@ -78,7 +79,8 @@ type pulse struct {
 	leave  context.CancelFunc        // closes ended
 }
 
-// left returns for how long the beat still keeps its claims, by the monotonic clock.
+// left returns for how long the beat still keeps its claims, by the monotonic clock. 0 or less = the beat is due, or
+// was not written yet.
 func (p *pulse) left() time.Duration {
 	if due := p.due.Load(); due != nil {
 		return time.Until(*due)
@@ -233,8 +235,8 @@ func (o *ownClaims) due(nowMS int64) bool {
 }
 
 // early returns the claims that have ended by the wall clock alone, because that clock has stepped: by the monotonic
-// clock and by versions their leases last. It removes those that have ended by the wall clock and of which at most
-// ownSlack is left by these, too.
+// clock and by versions more than ownSlack is left of their leases, or of their extensions (mayLast). It removes from
+// the list the other claims that have ended by the wall clock.
 func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -289,14 +291,15 @@ func (c *ownChanges) End(outcome advice.Outcome) {
 }
 
 // snapshot returns a copy of the claim, for a transaction or for hooks: the caller's own may change while the
-// transaction runs. nil for nil.
+// transaction runs. The copy shares Where and the array of Items with the claim. nil for nil.
 func (c *Claim) snapshot() *Claim {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
 	return own(c)
 }
 
-// own returns a pointer to a copy of *p, which the caller of the package cannot change; nil for nil.
+// own returns a pointer to a copy of *p; nil for nil. The caller of the package cannot change the copy, except through
+// maps and slices, which the copy shares with *p.
 func own[T any](p *T) *T {
 	if p == nil {
 		return nil

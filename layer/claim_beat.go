@@ -181,14 +181,14 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, begins bool) (there boo
 	return true, nil
 }
 
-// moveBeat moves the end of a beat to a lease from now. It does not move it to an earlier time, because receives have
-// returned claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. But if the
-// handle's clock was ahead when it last moved the beat, the end becomes earlier. It reads the beat, with a conflict,
-// writes it, clears its timer, and sets another.
+// moveBeat moves the time at which a beat is due to a lease from now. It does not choose an earlier time than the
+// present one, because receives have returned claims with an end (Claim.Until). That matters when the queue's lease has
+// just been made shorter. But if the handle's clock was ahead when it last moved the beat, the time becomes earlier.
+// moveBeat reads the beat, with a conflict, writes it, clears its timer, and sets another.
 //
 // A beat that moves always gets another time, because other handles take a beat that keeps its time for a dead
 // handle's. If begins is set, the beat begins, and one that is there was written by an earlier attempt: it need not
-// change. moveBeat returns when the beat is due. 0 = the beat was ended, is gone or cannot be read.
+// change. dueMS is the new time. 0 = the beat was ended, is gone or cannot be read, and moveBeat has written nothing.
 func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	keys, handle := w.keys, p.handle
 	key := keys.beat(handle)
@@ -279,7 +279,7 @@ func isEnded(p *pulse) bool {
 //
 // handle is the number of the beat; uuid.Nil = the claim has a lease of its own. The handle keeps the beat after
 // success, and after an error of the call itself, of which the caller knows that nothing was done. Example:
-// ErrNotInClaim.
+// ErrNotInClaim. leaveIfUnsettled touches memory only.
 func (q *Queue) leaveIfUnsettled(ctx context.Context, handle uuid.UUID, err error) {
 	if kv.Code(err) != 0 || kv.MaybeCommitted(err) || isCorrupt(err) || err != nil && ctx.Err() != nil {
 		q.heart.end(q.heart.of(handle))
@@ -309,8 +309,9 @@ func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
 }
 
 // stopBeat ends the heartbeat of a handle that is being closed: it stops the goroutine that moves the beat, and clears
-// the beat and its timer. If a claim by the beat is left (a key "held"), the beat stays, and is due within a lease: the
-// claims last until then. Both reads have conflicts.
+// the beat and its timer (clearBeat). If a claim by the beat is left (a key "held"), the beat stays, and is due within
+// a lease: the claims last until then. stopBeat reads the beat and its first key held, both with a conflict. It keeps
+// heart.turn, so that no beat begins afterwards.
 func (q *Queue) stopBeat(ctx context.Context) error {
 	select {
 	case q.heart.turn <- struct{}{}: // for good: no beat is begun from now on
@@ -350,8 +351,9 @@ func (q *Queue) stopBeat(ctx context.Context) error {
 	return nil
 }
 
-// clearBeat clears a beat that keeps no claim, and its timer. value is the beat's value. A write conflict on the key
-// beatJoin makes a claim fail that is to join the beat and is committed later.
+// clearBeat clears a beat that keeps no claim, and its timer. value is the beat's value. The caller must have read the
+// beat and its keys held, with conflicts. A write conflict on the key beatJoin makes a claim fail that is to join the
+// beat and is committed later.
 func clearBeat(q *Queue, tx kv.Tx, handle uuid.UUID, value []byte) error {
 	if err := guard.BeatJoin.Write(tx, q.keys.beatJoin(handle)); err != nil {
 		return err

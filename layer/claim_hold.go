@@ -65,11 +65,12 @@ func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) 
 // no error, if none fits, if the queue's rate is used up, or if the handle may not give the first item now because it
 // is suspect. An unordered receive then passes over suspect items (takeOthers).
 //
-// Footprint: it reads the attempt records, at snapshot. Read conflicts on the lock of the group, in an unordered queue
-// also on the holds taken and, if no free item is left, on the emptiness of the free lane. Writes the holds and their
-// timers, takes the items out of the free lane, and moves its hint. If items are claimed in turn (LeasePerItem), the
-// items stay in their lanes, takeHolds clears the group's hint, and sets no other. Instead it adds the conflicts of
-// fenceTurn, and a write conflict on the lock (noteTurn).
+// Footprint: it reads the attempt records, and the parts of large bodies, at snapshot. Read conflicts on the lock of
+// the group, in an unordered queue also on the holds taken and, if no free item is left, on the emptiness of the free
+// lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint. If items are
+// claimed in turn (LeasePerItem), the items stay in their lanes, takeHolds clears the group's hint, and sets no other.
+// A grant in the lock of the group ends then (put). Instead of the conflicts on holds and free lane, takeHolds adds
+// those of fenceTurn, and a write conflict on the lock (noteTurn).
 func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if r.o.Unordered {
 		limit = min(limit, r.o.MaxGroups-r.groups)
@@ -213,7 +214,8 @@ func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 
 // endHold ends the hold to which a timer led, as txn.endHold does. If items are claimed in turn and the group's head is
 // free then, endHold returns the group's hint (behind). The receive looks at the group in place of the timer, before
-// groups that became ready later. behind is nil if the hold lasts, or if this transaction has ended enough holdings.
+// groups that became ready later. Otherwise behind is nil. It is also nil if the claimer has looked at the group
+// before, or if this transaction has ended enough holdings (tired).
 func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if c.tired() {
 		return nil, nil // left to the next transaction: see claim
@@ -258,8 +260,8 @@ func (c *claimer) reach(l *look) error {
 // of the group (letGo).
 //
 // free reports whether the hold is cleared: the item is free again, or is a dead letter. behind is the hint of the
-// group, if items are claimed in turn and the head is free. If the hold is not over, endHold clears the timer that led
-// to it, if any: the timer is stale. Both cases add a read conflict on the hold.
+// group, if items are claimed in turn and the head is free. If the hold lasts or is gone, endHold clears the timer that
+// led to it, if any: the timer is stale. In each case endHold adds a read conflict on the hold.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, free bool, err error) {
 	key := w.keys.lock(c.lane)
 	r, _, err := waitRow(w.ctx, lock, "hold", key, rec.UnpackRecord)
@@ -302,9 +304,9 @@ func (c *claimer) endHoldAt(lane string) error {
 	return err
 }
 
-// endHolds reads the first namedHolds holds of a group, at snapshot, and calls end for those whose time is over. It
-// returns when the next of the others ends (ms); 0 = there is none. If the transaction has ended enough (tired), the
-// rest is left to the next transaction.
+// endHolds reads the first namedHolds holds of a group, at snapshot, and calls end for those whose time is over. nextMS
+// is the time (ms) at which the next of the other holds ends; 0 = no time is known. If the transaction has ended enough
+// (tired), the rest is left to the next transaction.
 func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64, err error) {
 	rows, err := w.read.GetRange(
 		w.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(w.ctx)
@@ -442,7 +444,8 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 }
 
 // grantFrom grants the group of a look to the handle with the random, if the group is free: it writes a grant into the
-// lock, with a timer and the grant key, and clears the hint. given reports whether it did.
+// lock, with a timer and the grant key, and clears the hint. It adds read conflicts on the lock and on the locks of
+// intersecting lanes. given reports whether it has granted the group.
 //
 // If the lane may not be given now, grantFrom does what a receive would (decide). It clears a stale hint, removes items
 // past retention, or ends an expired hold to which a timer has led, and so on. But if the group has an expired claim,

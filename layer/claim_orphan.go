@@ -18,9 +18,11 @@ import (
 // The work is done in goroutines of the handle. Close waits for them, because a claim that stays holds its group until
 // the lease ends.
 
-// giveBackAll starts a goroutine that releases claims that no caller has. It tries until the longest of their leases
-// has expired, and for at least endTimeout. If the handle has no room for the goroutine (mostOrphans), the claims stay
-// until their leases end. The handle then leaves the heartbeat of claims without a lease, so that these end, too.
+// giveBackAll starts a goroutine that releases claims that no caller has: see releaseAll. There must be at least one
+// claim, and the first must have its items. The goroutine tries until the longest of the leases has expired, and for at
+// least endTimeout; orphans.start says when Close ends it earlier. If the handle has no room for the goroutine
+// (mostOrphans), the claims stay until their leases end. The handle then leaves the heartbeat of claims without a
+// lease, so that these end, too.
 func giveBackAll(q *Queue, claims []*Claim) {
 	during := endTimeout
 	for _, c := range claims {
@@ -62,8 +64,9 @@ func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
 
 // releaseLate releases claims in a transaction of its own, which also runs after Close. It takes as many of the claims
 // as may share a transaction, from the first on, and returns their number. If they are too large together, or fail by
-// an error that is not the engine's, it tries the first alone. A claim that is lost by then counts as released. So the
-// transaction needs no receipt: its second run finds that the first has ended the claims.
+// an error that is not the engine's, it tries the first alone. A claim that is lost by then, or that cannot be read,
+// counts as released. So the transaction needs no receipt: its second run finds that the first has ended the claims.
+// The keys are those of a Nack with Release.
 func releaseLate(ctx context.Context, q *Queue, claims []*Claim) (n int, err error) {
 	var batch []*operation
 	var total line.Size
@@ -116,9 +119,9 @@ func wait(ctx context.Context, q *Queue, d time.Duration, who string) bool {
 }
 
 // giveBackUnknown finds out whether a receive whose outcome is unknown has made claims, and releases them: no caller
-// knows of them. given has the claims of each attempt that may have been applied, by the number of the attempt. r is
-// the receipt of the receive. giveBackUnknown ends when the database has answered and the claims are released, or when
-// ctx ends.
+// knows of them. settleReceipt and releaseAll have the keys. given has the claims of each attempt that may have been
+// applied, by the number of the attempt. r is the receipt of the receive. giveBackUnknown returns when the database has
+// answered and the claims are released, or when ctx ends. In both cases it ends r (ownReceipt.end).
 func giveBackUnknown(ctx context.Context, q *Queue, r *ownReceipt, given map[int64][]*Claim) {
 	ctx = q.named(ctx, "give back by receipt %s", r.own)
 	q.yield(ctx, "begin")
@@ -167,7 +170,7 @@ func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64]*atte
 
 // orphansOf returns the claims that the receives of the batch were given, by the number of the attempt. Their callers
 // get an error, and will never hear of them. A claim under a receive id is left out, because the caller can repeat the
-// receive.
+// receive. The claims have no Items: a release needs only the lane and the token.
 func orphansOf(q *Queue, batch []*operation, results map[int64]*attempted) map[int64][]*Claim {
 	given := make(map[int64][]*Claim)
 	for attempt, all := range results {

@@ -31,7 +31,8 @@ import (
 //
 // A handle that has lost a conflict at the oldest hints goes for a walk (see advice.Spread). On a walk a search reads
 // the hints of one shard alone, from where the last search ended, far from the oldest. It reads neither timers nor the
-// hints passed over. If nothing lies there, the search starts over from the oldest.
+// hints passed over. If nothing lies there, the search starts over at the oldest hints, or a few hints behind them: see
+// find.
 type search struct {
 	w       *txn
 	where   string         // the packed template; "" = whole groups
@@ -83,8 +84,8 @@ type order interface {
 // byAge is the order of a queue that is not fair: the oldest comes first.
 type byAge struct{}
 
-// inTurns is the order of a fair queue: the shards take turns. A timer takes its turn among the hints of its shard,
-// whatever its age.
+// inTurns is the order of a fair queue: the shards take turns. A due timer has its place among the hints of its shard
+// by its index. It does not wait until all older hints are read.
 type inTurns struct{ byAge }
 
 // keep returns groups only on a walk, because a walk takes groups out of order anyway. A handle that meets no other
@@ -160,7 +161,8 @@ func (o inTurns) arrange(s *search, _ int64) {
 func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(lanes.GroupOf(c.lane)) }
 
 // begin sets the cursors: at the oldest hints and timers, or, if the handle is on a walk, at the place of the walk
-// among the hints of one shard. After a new landing it also starts a read of the last hint's key.
+// among the hints of one shard. At a new landing it also starts reading the key of the shard's last hint, at snapshot:
+// see learnNewest.
 func (s *search) begin() {
 	q := s.w.q
 	place, away := s.spread.Place(q.random, q.keys.shards.all(), s.w.nowMS)
@@ -192,9 +194,10 @@ func (s *search) landing(place advice.Place) kv.KeySelector {
 // fromTheOldest sets the cursors at the oldest hints and timers.
 //
 // The first fill reads the hints of all shards, and the timers of one shard: each search takes the next shard. So a
-// search that finds something has made one read of timers, whatever the number of shards. Only a search which finds too
-// little reads the timers of all shards. So other groups go at most (shards - 1) searches ahead of one that is due. In
-// a fair queue each search reads the timers of all shards, because a due timer takes its turn among the hints.
+// search that finds something has read the timers of one shard, whatever the number of shards. Only a search which
+// finds too little reads the timers of all shards. So other groups go at most (shards - 1) searches ahead of one that
+// is due. In a fair queue each search reads the timers of all shards, because a due timer takes its turn among the
+// hints.
 func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
@@ -216,9 +219,11 @@ func (s *search) reach(all int64) {
 	}
 }
 
-// follow adds cursors for more timers, if the handle has learned of another retroactive delay (now) since the search
-// began: for those that are due by this delay, and were not by the one before. It reports whether there may be such
-// timers. A longer delay needs nothing, because addTimers leaves out the timers that are not due by it.
+// follow adapts the search to another retroactive delay, now: that of the transaction's configuration. If now is
+// shorter than the delay that the search knew, or the delay has become retroactive, timers may be due that were not due
+// before. Then follow replaces the cursors in since by cursors for these timers, and returns true. All rows of the
+// cursors in since must have been read. A longer delay needs nothing, because addTimers leaves out the timers that are
+// not due by it.
 func (s *search) follow(now retro) bool {
 	more := now.dueSooner(s.retro, s.w.nowMS)
 	if len(more) == 0 {
@@ -235,9 +240,9 @@ func (s *search) follow(now retro) bool {
 
 // grow adds cursors for shards that the search does not know yet, and for timers that are due by a shorter retroactive
 // delay (follow). The transaction's configuration says which. grow reports whether it has added any, and waits for
-// nothing but the configuration (txn.config). On a walk it does nothing. A search which has found nothing else must not
-// end before it has read what was added: see store_lane.go. Example: the search knew 4 shards, and the configuration
-// has 8.
+// nothing but the configuration (txn.config). On a walk, and if the search is nearby, it does nothing, because find
+// then starts over at the oldest. A search which has found nothing else must not end before it has read what was added:
+// see store_lane.go. Example: the search knew 4 shards, and the configuration has 8.
 func (s *search) grow() (bool, error) {
 	if s.away || s.nearby {
 		return false, nil
@@ -251,9 +256,10 @@ func (s *search) grow() (bool, error) {
 	return more || len(s.timers) > before, nil
 }
 
-// next returns up to n candidates, in order, or none if there are no more. It reads more hints and due timers if no
-// candidate is pending. A search by readiness begins with the groups that acks of this transaction have made ready
-// (order.keep). On a walk next notes the last hint returned: the next search of the handle continues there.
+// next returns up to n candidates, in order, or none if there are no more. On a walk it first returns groups that acks
+// of this transaction have left ready: order.keep says when. Otherwise it reads more hints and due timers if no
+// candidate is pending. On a walk next also notes the last hint returned: the next search of the handle continues
+// there.
 func (s *search) next(n int) ([]candidate, error) {
 	if !s.begun {
 		s.begin()
@@ -276,10 +282,10 @@ func (s *search) next(n int) ([]candidate, error) {
 	return wave, nil
 }
 
-// given notes that items of the candidate's group were delivered, or that the group was granted. In a fair queue the
-// next shard then has its turn. A candidate that next has returned takes no turn otherwise, and neither does a group
-// that the caller has named. Example: a receive of one item finds A1 and B1, in the shards A and B, and takes A1. The
-// turn is B's, not that of the shard behind B.
+// given must be called when items of the candidate's group were delivered, or the group was granted to another handle.
+// In a fair queue the next turn is then that of the shard behind the group's. given does nothing for a group that the
+// caller has named, or to which a grant to this handle has led. Example: next has returned A1 and B1, in the shards A
+// and B, and a receive of one item takes A1. The next turn is B's, although next has returned B1, too.
 func (s *search) given(c *candidate) {
 	if c.key != nil && c.grant == 0 {
 		s.spread.FairTurn.Store(s.shardOf(*c) + 1)
@@ -496,7 +502,9 @@ func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	return rest
 }
 
-// learnNewest notes in spread the index of the last hint, if begin has started the read of its key.
+// learnNewest notes in spread the index of the last hint, if begin has started the read of its key. If the shard of the
+// walk has no hint, a search for whole groups takes the last hint of an earlier shard, and any other search notes
+// nothing.
 func (s *search) learnNewest() error {
 	if s.newest == nil {
 		return nil
@@ -536,8 +544,8 @@ func (s *search) addHints(rows []kv.KV) (last int64) {
 }
 
 // unknownTimer returns a kind and an index for a timer with a value that cannot be read, so that the timer still leads
-// to its lane. The timer counts as that of a delayed head. The index is the version at dueMS, the time in the timer's
-// key.
+// to its lane. The timer counts as that of a delayed head. The index is the version at dueMS, the time at which the
+// timer is due by its key (retro.dueOf).
 func (w *txn) unknownTimer(dueMS int64) (rec.Kind, int64, error) {
 	now, err := w.clock()
 	return rec.KindHead, max(0, now-(w.nowMS-dueMS)*versionsPerMS), err
@@ -717,8 +725,8 @@ func (c *Claim) words() (what, held string) {
 	return fmt.Sprintf("group %q", c.Group), "the group"
 }
 
-// byTemplate divides receives by their packed templates. Within a part, and among the parts by their first receives,
-// the order of arrival stays.
+// byTemplate divides receives by their packed templates. Each part has its receives in the order of arrival. The parts
+// are in the order of their first receives.
 func byTemplate(rs []*reception) (parts [][]*reception) {
 	at := make(map[string]int)
 	for _, r := range rs {

@@ -190,8 +190,9 @@ func (c Config) copied() Config {
 	return c
 }
 
-// withDefaults returns a copy of c with each zero field set to its default, and checks the limits: *LimitError,
-// *ValueError, or ErrOptions for settings that do not go together.
+// withDefaults returns a copy of c with each zero field set to its default, and with Views in one form (settleViews).
+// It checks the limits: *LimitError, *ValueError, ErrInvalidUTF8 for the name of a facet, or ErrOptions for settings
+// that do not go together.
 func (c Config) withDefaults() (Config, error) {
 	c = c.copied() // the caller's may change
 	if c.Retry.Max == 0 {
@@ -216,9 +217,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// changedFrom returns an error if c must not replace the stored configuration old: *ValueError if c changes a setting
-// that is fixed at creation, and *LimitError for fewer shards. With fewer shards no handle would read the hints in the
-// last ones.
+// changedFrom returns an error if c must not replace the stored configuration old. Both must come from withDefaults.
+// *ValueError: c changes a setting that is fixed at creation, or unsets RetroactiveDelay. *LimitError: c has fewer
+// shards. With fewer shards no handle would read the hints in the last ones.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards < old.Shards {
 		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: maxShards}
@@ -348,7 +349,8 @@ const (
 )
 
 // OnFailure says what happens to an item that has failed for good: it has failed MaxAttempts times, or was rejected.
-// The transaction that counts the last attempt does it: the nack, or the claim that finds the expired lease.
+// The transaction that counts the last attempt carries this out. Examples: the nack, or the claim that finds the
+// expired lease.
 type OnFailure int
 
 // The policies.
@@ -501,7 +503,9 @@ func (r retro) deliverAt(e *rec.Envelope) time.Time {
 }
 
 // timing returns the time in the key of the timer that leads to a head until it is due: DueMS, or, if the queue's
-// present delay decides, sinceBase + the time of the enqueue.
+// present delay decides, sinceBase + the time of the enqueue. 0 = the item has no delay, and no such timer. With
+// retroactive delay the result is not 0 even if the present delay is 0, because a timer by a longer delay may still be
+// there.
 func (r retro) timing(e *rec.Envelope) int64 {
 	if e.DueMS > 0 || !r.on {
 		return e.DueMS

@@ -135,7 +135,8 @@ func planOf(c *Config) lanes.Plan {
 	return lanes.New(s)
 }
 
-// splitTrimmed splits text at each separator, and removes the spaces around each part.
+// splitTrimmed splits text at each separator, and removes the spaces around each part. An empty text has one part,
+// which is empty.
 func splitTrimmed(text, separator string) []string {
 	parts := strings.Split(text, separator)
 	for i := range parts {
@@ -180,8 +181,9 @@ func (c *Config) checkNewFacets() error {
 	return nil
 }
 
-// settleViews checks c.Views, and writes the text of each view again, with its facets in the order of c.Facets. So
-// equal views have equal texts.
+// settleViews checks c.Views, and sets c.Views to the same views with the facets of each in the order of c.Facets. So
+// equal views have equal texts. c.Facets must have been checked. Errors: *ValueError, *LimitError for too many views,
+// and ErrOptions if a queue with facets has a MaxRate.
 func (c *Config) settleViews() error {
 	if len(c.Facets) == 0 {
 		if c.Views != "" {
@@ -317,8 +319,9 @@ func (c *Config) checkFacetsOf(headers map[string]string) error {
 	return nil
 }
 
-// CheckFacets returns an error unless t names facets of the queue alone, one at least, with values that a message may
-// have: what a message can be advanced to (Delivery.AdvanceTo). Errors: *ValueError, *LimitError, ErrInvalidUTF8.
+// CheckFacets returns an error unless t is a template to which a message can be advanced (Delivery.AdvanceTo): each
+// name in t must be a facet of the queue, with a value that a message may have, and t must have at least one. Errors:
+// *ValueError, *LimitError, ErrInvalidUTF8.
 func (c Config) CheckFacets(t Template) error {
 	known := 0
 	for _, name := range c.Facets {

@@ -39,7 +39,8 @@ func (s setting) fixedAtCreation() setting {
 // fixedText says of a setting that it is fixed at creation.
 const fixedText = "fixed at creation"
 
-// neverTakenBack returns the setting, whose value with the given text no other value may replace. The help says so.
+// neverTakenBack returns the setting, one of whose values is never taken back: once the value with the given text is
+// stored, no other value may replace it. The help says so.
 func (s setting) neverTakenBack(text string) setting {
 	s.lasting, s.help = text, s.help+"; never taken back"
 	return s
@@ -48,7 +49,8 @@ func (s setting) neverTakenBack(text string) setting {
 // text returns the text of the setting's value in c.
 func (s setting) text(c *Config) string { return fmt.Sprint(s.value(c)) }
 
-// keeps returns why no other value may replace the one with the text stored, for people; empty = another may.
+// keeps returns why no other value may replace the stored one, for people; empty = another may. The parameter stored is
+// the text of the stored value.
 func (s setting) keeps(stored string) string {
 	switch {
 	case s.fixed:
@@ -59,7 +61,8 @@ func (s setting) keeps(stored string) string {
 	return ""
 }
 
-// mendable reports whether Ensure may replace the value with the text stored. Only an operator raises Shards.
+// mendable reports whether Ensure may replace the stored value. The parameter stored is the text of this value. Shards
+// is not mendable, because only an operator raises it.
 func (s setting) mendable(stored string) bool {
 	return s.name != settingShards && s.keeps(stored) == ""
 }
@@ -83,7 +86,8 @@ func (s setting) isDefault(c *Config) bool {
 	return s.settle(&usual) == nil && s.value(c) == s.value(&usual)
 }
 
-// intSetting describes a setting whose field is a number from low to high. 0 stands for otherwise, the default.
+// intSetting describes a setting whose field is a number from low to high. The parameter otherwise is the default, for
+// which a field of 0 stands.
 func intSetting(name string, field func(*Config) *int, otherwise, low, high int, help string) setting {
 	s := setting{name: name, allowed: fmt.Sprintf("%d to %d", low, high), help: help}
 	s.value = func(c *Config) any { return *field(c) }
@@ -161,8 +165,8 @@ func boolSetting(name string, field func(*Config) *bool, help string) setting {
 	return s
 }
 
-// durationSetting describes a setting whose field is a duration from low to high. 0 stands for otherwise, the default.
-// As text and in JSON it is "30s".
+// durationSetting describes a setting whose field is a duration from low to high. The parameter otherwise is the
+// default, for which a field of 0 stands. As text and in JSON a duration is, for example, "30s".
 func durationSetting(
 	name string, field func(*Config) *time.Duration, otherwise, low, high time.Duration, help string,
 ) setting {
@@ -189,7 +193,8 @@ func durationSetting(
 	return s
 }
 
-// eitherSetting describes a setting that chooses between two words: no stands for false, the default, and yes for true.
+// eitherSetting describes a setting whose field is true or false, and whose text is one of two words. The parameter yes
+// is the word for true. The parameter no is the word for false, the default.
 func eitherSetting(name string, field func(*Config) *bool, no, yes, help string) setting {
 	s := setting{name: name, allowed: no + ", " + yes, help: help, settle: func(*Config) error { return nil }}
 	s.value = func(c *Config) any {

@@ -44,8 +44,8 @@ type ReceiveOptions struct {
 	// claim a lease of its own. Claim.Until is when the claim ends if the handle dies now.
 	//
 	// While the handle cannot begin a heartbeat, or if another handle has just ended its heartbeat, claims have leases
-	// of their own. So have those of SettleReceive while the handle has no heartbeat, because the settlement does not
-	// wait for the begin of one.
+	// of their own. The claims of SettleReceive also have leases of their own while the handle has no heartbeat,
+	// because the settlement does not wait for the begin of one.
 	//
 	// Heartbeat cannot be combined with Lease, ReceiveID and ReceiveTx, nor used in a queue with facets,
 	// Config.Unordered or LeasePerItem. All processes that use the queue must know heartbeats.
@@ -199,13 +199,19 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // state. The row of a receive id (repeat) is read with a conflict.
 //
 // Conflicts: with any change of the lock of a claimed group, or of another lock or hold that would exclude the claim.
+// Also with a change that makes a cleared hint or timer right again, such as an enqueue into an empty group, and with a
+// drop of the queue.
 //
 // Writes, of each claimed group: the lock, a timer at the end of the lease (with Heartbeat the key held), and the rate.
 // It clears the hint. A claim of a single item writes its hold instead of the lock, and an unordered one also the lane
 // and the next hint. After an expired lease it writes the attempts, and may make the item a dead letter or halt the
 // group (mark). It clears away stale hints and timers, and messages past retention. It also writes a receipt, counters,
-// changes, repeat, and, if it waits, its requests. It wakes handles for groups that it leaves ready. With
-// Config.MaxRateTotal it may draw from the rate (meta) in a transaction of its own.
+// changes, repeat, and, if it waits, its requests. It wakes handles for groups that it leaves ready. A receive that
+// waits may also grant ready groups to requests of other handles (lock, timer, grant).
+//
+// The handle may also begin further transactions: to begin its heartbeat (beat, timer), to end the claims of handles
+// whose heartbeats are due (beat, held, lock, timer), to draw from the rate of Config.MaxRateTotal (meta), to clear the
+// requests of dead handles, or to note in the lock that the caller has got a claim of a suspect item.
 //
 // Errors: those of o.Check, ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's. Claims may have been made if ctx has
 // ended or kv.MaybeCommitted is true of the error. Without a receive id the handle then tries to give them back.
@@ -315,10 +321,11 @@ const longestLooked = time.Second
 // If the transaction has no room left for a claim, because it has half of FoundationDB's 10,000,000 bytes already, the
 // error is a *LimitError: the caller must commit, and receive in the next transaction.
 //
-// Reads and writes: as Receive, without requests and a receipt. Errors: as Receive, and ErrOptions with Wait or
-// Heartbeat.
+// Reads and writes: as Receive, without requests and a receipt. If ReceiveTx has claimed nothing, it ends, in the same
+// transaction, claims of handles whose heartbeats are due (beat, held, lock, timer), and looks once more. Errors: as
+// Receive, and ErrOptions with Wait or Heartbeat.
 //
-// Conflicts: with any other claim, ack, nack or extend of the claimed groups.
+// Conflicts: as Receive. Examples: another claim, ack, nack or extend of a claimed group.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -515,7 +522,7 @@ type look struct {
 }
 
 // newClaimer returns a claimer for rs, which all receive by the packed template where. It reads nothing: see begin. If
-// one of rs has CountExpired, the whole transaction counts expired leases so.
+// one of rs has CountExpired, the whole transaction counts expired leases as CountExpired says.
 func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 	counts := slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
 	w.suspects.countExpired = w.suspects.countExpired || counts
@@ -524,9 +531,11 @@ func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 	}
 }
 
-// begin starts reads ahead of claim: the repeat rows of receive ids (with a conflict), the handle's beat and its timer,
-// the grants to the handle, and the first hints and timers of the search. The reads of a named group are left to claim.
-// The transaction may write between begin and claim, and claim takes these writes into account.
+// begin starts reads ahead of claim. It reads the repeat rows of receive ids, with a conflict. At snapshot it reads the
+// handle's beat and its timer if a receive asks for a claim by heartbeat, the grants to the handle if it has a request
+// for any group, and the first hints and timers of the search unless all receives name groups. The reads of a named
+// group are left to claim. The transaction may write between begin and claim, and claim takes these writes into
+// account.
 func (c *claimer) begin() {
 	c.readRepeats()
 	c.readJoin()
@@ -558,7 +567,7 @@ func allNamed(rs []*reception) bool {
 //     single item sets hold and its timer; an unordered one clears lane, and sets the hint of the next item (open). The
 //     claim sets pace, and attempt after an expired lease. It clears the hint, timer or grant that led there. It adds
 //     read conflicts on the lock, on the locks of intersecting lanes, on the holds up to the last item, and for a claim
-//     by heartbeat on the beat (key beatJoin).
+//     by heartbeat on the beat (key beatJoin). takeHolds has the conflicts of a claim of single items.
 //   - A group that is not free is cleared away, with the keys and conflicts of dispose and join: hints and timers,
 //     kept, lock, hold, mark, attempt, item, lane, part, dead, dedup.
 //   - It reads the row of each receive id (repeat) with a conflict, and writes it if the receive has got a claim.
@@ -591,9 +600,10 @@ func (c *claimer) claim() error {
 	return nil
 }
 
-// receive takes groups for r until r is full or no groups are left. If r names a group, receive looks at this group
-// alone, and sets r.dueMS, the time at which the group may become ready, if it is not. It first ends the expired claims
-// of single items in that group.
+// receive takes groups for r until r is full or no groups are left. While the queue is paused, it takes nothing. If r
+// names a group, receive looks at this group alone. If receives by the template of r claim single items, it first ends
+// the holds of the group whose time is over (meetNamed). Of a named group it also sets r.dueMS: when the time ends that
+// keeps the group from r; 0 = no such time is known. decide has the keys.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
 		l := c.read(candidate{lane: lanes.Name(*r.o.Group, c.where)}, r.o.Max)
@@ -636,10 +646,10 @@ func (c *claimer) receive(r *reception) error {
 	return nil
 }
 
-// meetNamed prepares a group before a receive or a take looks at it by its name. If receives by the packed template
-// where claim single items, it reads the first holds of the group, at snapshot, and calls end for those whose time is
-// over. Otherwise it does nothing. changed: the caller's reads of the group may be out of date. nextMS is when the next
-// hold ends (ms); 0 = no time is known.
+// meetNamed prepares a group before a receive or a take looks at it by its name. where is the packed template. If
+// receives by this template claim single items, meetNamed reads the first holds of the group, at snapshot, and calls
+// end for each hold whose time is over (endHolds). Otherwise it does nothing. changed: the caller's reads of the group
+// may be out of date. nextMS is when the next hold ends (ms); 0 = no time is known.
 func meetNamed(
 	w *txn, group, where string, end func(lane string) error,
 ) (changed bool, nextMS int64, err error) {
@@ -662,8 +672,8 @@ func carryOutVerdict(w *txn, f *found) (behind *candidate, err error) {
 
 // receiveLayers is receive for the strategy Layers (A1 B1 A2 B2 …). It claims each group once, for its share of the
 // items. A round is one call of takeLayers and has all layers. The first round that gives an item is the last one. A
-// further round looks at the next groups: it follows only if the handle may give no item of this round now, because the
-// items are suspect (group_verdict.go).
+// further round looks at the next groups. It follows only if this round has got no item of the groups that it tried to
+// claim, because the items are suspect and may not be given now (group_verdict.go), or cannot be read.
 func (c *claimer) receiveLayers(r *reception) error {
 	for {
 		more, err := c.takeLayers(r)
@@ -731,8 +741,8 @@ func (c *claimer) reads(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// see returns the results of a look with the verdict on the group. Before the verdict it ends expired holds behind the
-// head (reach). A second call returns the same.
+// see returns the results of a look with the verdict on the group. If items are claimed in turn, it first ends expired
+// holds behind the head (reach). A second call returns the same.
 func (c *claimer) see(l *look) (*found, error) {
 	if _, err := c.reads(l); err == nil && !l.assessed {
 		if l.err = c.reach(l); l.err == nil {
@@ -742,9 +752,9 @@ func (c *claimer) see(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// passHold returns l if l is a look at a lane. A timer may have led to a hold instead: the lock of a single item that
-// is claimed or delayed by itself. If the time of the hold is over, passHold ends the hold. It returns a look at the
-// group then, with the reads of up to limit items and of at least one. nil = there is nothing to look at now, because
+// passHold returns l, unless a timer has led to a hold: the lock of a single item that is claimed or delayed by itself.
+// If the time of the hold is over, passHold ends the hold, and returns a look at the group. This look reads up to limit
+// items, and at least one. nil = there is nothing to look at now, because
 //
 //   - the transaction has ended enough holdings (tired), and leaves the hold and its timer to the next,
 //   - the hold lasts or is gone: passHold clears the timer that led there, with a conflict on the hold,
@@ -810,7 +820,7 @@ func (c *claimer) next() (*look, bool, error) {
 			if len(c.passed) == 0 || !slices.ContainsFunc(c.owed, hurries) {
 				return nil, false, nil
 			}
-			// Nothing else is left. Whether the handle's other transactions take these groups is not known yet. A
+			// Nothing else is left. It is not known yet whether the handle's other transactions take these groups. A
 			// receive that waits looks again when they have ended, so that it has no conflict with them.
 			passed := c.passed[:min(n, len(c.passed))]
 			c.passed = c.passed[len(passed):]
@@ -911,7 +921,8 @@ func (c *claimer) read(w candidate, limit int) *look {
 
 // decide carries out the verdict on one candidate for r. It claims the group, or up to limit of its items each under a
 // hold, or clears away the reason against a delivery (deliverable). It gives nothing if the head is suspect and may not
-// be given now (refused). take, takeHolds and clearAway say which keys.
+// be given now (refused). If the group cannot be read, decide stores the error in r (spoilt). take, takeHolds,
+// passHold, dispose and join say which keys.
 func (c *claimer) decide(r *reception, l *look, limit int) error {
 	l, err := c.deliverable(r, l, limit)
 	if err != nil || l == nil {
@@ -940,9 +951,10 @@ func (c *claimer) decide(r *reception, l *look, limit int) error {
 	return r.spoilt(err)
 }
 
-// deliverable returns a look at items that may be delivered, or nil. If the verdict on l is another, it carries out the
-// verdict at once (clearAway), and continues with the rest of the group, if any. If the group cannot be read,
-// deliverable leaves the group unchanged, stores the error in r, and returns nil.
+// deliverable returns a look at items that may be delivered, or nil. If the look has seen.refused set, the caller must
+// give nothing of it. If the verdict on l is not deliver, deliverable carries it out at once (clearAway), and continues
+// with the rest of the group, if any. If the group cannot be read, deliverable leaves the group unchanged, stores the
+// error in r, and returns nil.
 func (c *claimer) deliverable(r *reception, l *look, limit int) (*look, error) {
 	l, err := c.passHold(l, limit)
 	for l != nil {
@@ -969,9 +981,10 @@ func (r *reception) spoilt(err error) error {
 	return nil
 }
 
-// clearAway carries out a verdict other than deliver, or leaves it to the next transaction if this one has done enough.
-// rest is a look at the rest of the group, if some of the items there may be deliverable; nil = there is nothing to
-// deliver.
+// clearAway carries out a verdict other than deliver (carryOutVerdict), or leaves it to the next transaction if this
+// one has done enough. A lane that the caller has named, and that has no lock, stays as it is if it is not due, or if
+// another lane excludes it. rest is a look at the rest of the group, if some of the items there may be deliverable; nil
+// = there is nothing to deliver.
 func (c *claimer) clearAway(l *look, limit int) (rest *look, err error) {
 	f := l.seen
 	switch {
@@ -1028,11 +1041,12 @@ func (c *claimer) undecided(lane string) {
 }
 
 // take claims a group for r, with up to limit of its items. It writes the lock and a timer, or for a claim by heartbeat
-// the held key in place of the timer, and the pace. It clears the hint, timer or grant that led here; if the caller has
-// named the group, it clears the hint and the timers of the head. If an expired claim is taken over, it writes attempt
-// records of items in that claim (judgeLapse). take reads attempt records and parts, at snapshot. It adds read
-// conflicts on the lock, on the locks of intersecting lanes, on the holds up to the last item, and for a claim by
-// heartbeat on beatJoin.
+// the held key in place of the timer, and clears the timer, held key or grant of a holding that ends (put). In a queue
+// with MaxRate it writes the pace. It clears the hint, timer or grant that led here; if the caller has named the group,
+// it clears the hint and the timers of the head. If an expired claim is taken over, it writes attempt records of items
+// in that claim (judgeLapse). take reads attempt records, parts, and for a suspect head the locks that mayGiveSuspect
+// names, at snapshot. It adds read conflicts on the lock, on the locks of intersecting lanes, on the holds up to the
+// last item, and for a claim by heartbeat on beatJoin.
 //
 // take claims nothing, and returns no error, if the head is suspect and r or the handle may not give it now, if the
 // queue's rate is used up, or if the head does not fit. A suspect head is claimed alone.

@@ -47,8 +47,9 @@
 //   - G2 exclusion: no item is in two live claims. A group has at most one live claim, except with templates, unordered
 //     receives and claims of single items. Every ack, nack and extend checks the token of its claim in the same
 //     transaction, so a holder that was overtaken changes nothing.
-//   - G3 nothing lost, nothing doubled: an item is delivered until it is acked, taken or dead-lettered. After a redrive
-//     a dead letter is delivered again. An acked item is never delivered again. This also holds after crashes and after
+//   - G3 nothing lost, nothing doubled: an item is delivered until it is acked, taken or dead-lettered, is removed by
+//     an operator, or is older than the retention (off by default). After a redrive a dead letter is delivered again.
+//     An acked item is delivered again only after a replay of the archive. This also holds after crashes and after
 //     commits of unknown outcome.
 //   - G4 parallel groups: claims of different groups do not conflict. Two enqueues conflict only if they share a dedup
 //     id, or go into one group and one has [Message.BehindAll].

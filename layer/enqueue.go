@@ -140,7 +140,8 @@ type enqueuing struct {
 }
 
 // enqueuing checks the messages of an enqueue, and chooses all that is random before the first attempt: so each attempt
-// writes the same ids. It also chooses the groups of messages with Alone or JoinWhenDue. It reads no keys.
+// writes items with the same randoms. Their indexes may differ from attempt to attempt. It also chooses the groups of
+// messages with Alone or JoinWhenDue. It reads no keys.
 func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 	if q.isClosed() {
 		return nil, ErrClosed
@@ -304,8 +305,9 @@ type appending struct {
 }
 
 // accept enqueues the i-th message of e, unless the message is a duplicate, and returns the result for its sender. It
-// sets the keys item and part, the lane keys (joinLanes) and the dedup entry (remember). If the group was empty, accept
-// sets a hint, or the timer of the new head if the message is delayed. It notes a change for subscriptions.
+// sets the keys item and part, the lane keys (joinLanes) and the dedup entry (remember). If the group was empty, and
+// receives can claim whole groups, accept sets a hint, or the timer of the new head if the message is delayed. It notes
+// a change for subscriptions, unless the message joins its group later. begin and joinLanes have the conflicts.
 func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	m, keys := &e.msgs[i], a.keys
 	dedupID := e.dedupID(i, &a.config)
@@ -391,12 +393,14 @@ func (a *appending) due(e *enqueuing, m *Message) int64 {
 	return a.config.retro().fixed(a.nowMS)
 }
 
-// begin prepares the end of a group for the first message that the transaction appends to the group: it sets t.next,
-// the index for that message. i is the place of the message in its enqueue. empty means that the group had no item, so
-// the message needs a hint or a timer. For further messages of the group begin does nothing, and empty is false.
+// begin must be called before the transaction appends a message to a group. For the first message it waits for the
+// tail's key, which readTails reads at snapshot, and sets t.next, the index for that message. i is the place of the
+// message in its enqueue. empty means that the group had no item, so the message needs a hint or a timer if receives
+// can claim whole groups. For further messages of the group begin does nothing, and empty is false.
 //
 // Footprint: a read conflict on the tail, if the group has one and receives can claim whole groups. With BehindAll also
-// a read conflict on the range behind the tail. If the tail's key cannot be read, see readableTail.
+// a read conflict on the range behind the tail, or on the whole range of an empty group. If the tail's key cannot be
+// read, see readableTail.
 func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if t.begun {
 		return false, nil
@@ -597,9 +601,9 @@ func (a *appending) readOverflow(t *tail, n int) kv.Future[[]byte] {
 	return a.read.GetKey(at)
 }
 
-// room looks for room for the messages of e in their groups (MaxWaiting), except for duplicates. refused is the
-// *FullError of a group that has no room; nil = there is room for all. room sees the writes of the transaction's
-// earlier enqueues.
+// room checks that the groups have room for the messages of e (MaxWaiting). It does not count duplicates, messages that
+// join their groups later, and messages that are not new (redriven). refused is the *FullError of a group that has no
+// room; nil = there is room for all. room sees the writes of the transaction's earlier enqueues.
 func (a *appending) room(e *enqueuing) (refused, err error) {
 	if a.config.MaxWaiting == 0 || e.redriven {
 		return nil, nil
@@ -651,10 +655,10 @@ func (a *appending) room(e *enqueuing) (refused, err error) {
 // passes the range's first key to say "yes" without a read.
 func (t *tail) overflows(k []byte) bool { return t.items.Contains(k) }
 
-// joinLanes adds a new item to its lanes: it sets a lane key in each. A lane that was empty gets a hint (open), or the
-// timer of its head (due). Of a lane that was not empty, the last key gets a read conflict, because a transaction that
-// removes that item may leave the lane empty and without a hint. Of the free lane of an unordered queue joinLanes notes
-// (noted.behind) that the item may be received at once, also behind others.
+// joinLanes adds a new item to its lanes other than the whole group (PartsOf): it sets a lane key in each. A lane that
+// was empty gets a hint (open), or the timer of its head (due). Of a lane that was not empty, the last key gets a read
+// conflict, because a transaction that removes that item may leave the lane empty and without a hint. Of the free lane
+// of an unordered queue joinLanes notes (noted.behind) that the item may be received at once, also behind others.
 func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
 	for _, lane := range plan.PartsOf(id.Group, plan.Pack(m.Headers)) {

@@ -34,8 +34,8 @@ func contentID(body []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// dedupID returns the dedup id of the i-th message: its own or, with DedupByContent, that of its body; "" = the message
-// is not de-duplicated.
+// dedupID returns the dedup id of the i-th message: its own or, with DedupByContent, that of its body. "" = the message
+// is not de-duplicated, because it has no id, or because it is not a new message (redriven).
 func (e *enqueuing) dedupID(i int, c *Config) string {
 	if e.redriven {
 		return ""
@@ -107,7 +107,8 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 // recall waits for an entry, and starts the reads that decide whether the entry still holds, with conflicts:
 //
 //   - Without a time (UntilMS 0) the entry holds as long as its item is there: the keys item and dead, see seek.
-//   - With a time to come the entry holds until then, or until a purge: the keys purged of its group and of the queue.
+//   - With a time that is not over (moment.lasts) the entry holds until then, unless a purge came since (decide): the
+//     key purged of its group, and the field purged of meta.
 //   - With a time that is over the entry does not hold, and nothing is read.
 func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	entry, found, err := waitRow(w.ctx, m.stored, "dedup entry", key, rec.UnpackDedupEntry)
@@ -144,7 +145,8 @@ func (w *txn) seek(m *meeting) error {
 }
 
 // decide waits for the reads that recall has started, and sets known: whether the entry still holds. If there was a
-// purge since the entry was written, the entry holds only if its item is still there.
+// purge since the entry was written, decide looks for the item of the entry (seek). Then the entry holds only if the
+// item is in the queue or among the dead letters.
 func (w *txn) decide(m *meeting) error {
 	if m.purges != nil {
 		purged, err := w.purgedSince(m)
@@ -195,9 +197,9 @@ func (a *appending) remember(m *meeting, key []byte, id ID) {
 }
 
 // renamed points the dedup entry of a message which continues under another id, in another place, to the new id. If
-// there is no entry, or the entry is of another message than old, renamed does nothing.
+// there is no entry, if the entry cannot be read, or if it is of another message than old, renamed writes nothing.
 //
-// Footprint: reads the entry with a conflict, and writes it.
+// Footprint: reads the entry with a conflict, and writes it. Without a dedup id it reads nothing.
 func (w *txn) renamed(dedupID string, old, id ID) error {
 	if dedupID == "" {
 		return nil

@@ -249,7 +249,8 @@ func (e *callError) Unwrap() error { return e.err }
 
 // givenError is an error that a function of the caller's has returned in a transaction of the layer. Such an error may
 // wrap a *kv.Error, for example one of another database. Therefore the transaction cannot look into it: it must not
-// take the caller's error for an error of its own. See reveal.
+// take the caller's error for an error of its own. When the transaction has ended, reveal sets open: from then on
+// Unwrap returns err.
 type givenError struct {
 	err  error
 	open bool

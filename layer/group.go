@@ -41,10 +41,10 @@ const (
 	Empty       Status = "empty"        // no items, and no mark: listed nowhere, see Admin.Group
 )
 
-// extended returns the record r with a claim that ends at endMS, by this handle's clock, and that no heartbeat keeps.
-// If this clock has stepped ahead since the claim was made, extended also sets the begin of the claim (SinceMS) by the
-// new clock. Otherwise other handles could not see that the end is wrong (isWrong). A small step counts, too: a clock
-// may have been four minutes ahead before. See sinceSlack.
+// extended returns the record r with a claim that ends at endMS, by this handle's clock, and that no heartbeat keeps. r
+// must have a claim. If this clock has stepped ahead since the claim was made, extended also sets the begin of the
+// claim (SinceMS) by the new clock. Otherwise other handles could not see that the end is wrong (isWrong). A small step
+// counts, too: a clock may have been four minutes ahead before. See sinceSlack.
 func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 	next := r.Until(endMS)
 	c := next.Holding()
@@ -70,10 +70,11 @@ func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 // does not allow the change, put writes nothing, and finish returns the error.
 //
 // put also keeps in step the keys that belong to a record. These are the timer of the holding, or the held key of a
-// claim by heartbeat; the grant; and the mark. head is the index of the group's head, for the value of a new timer. If
-// a lock is cleared, or its holding ends earlier, the hints kept under it are read with a conflict, and put back when
-// the transaction ends (putBackKept). If the hold of an item claimed in turn begins or ends, put also adds a write
-// conflict on the lock of the group (noteTurn). A counter gets the number of items that leave the claim.
+// claim by heartbeat; the grant; and the mark. head is the index of the group's head, for the value of a new timer. In
+// a queue that keeps hints (with facets or unordered), if a lock is cleared, or its holding ends earlier, the hints
+// kept under it are read with a conflict, and put back when the transaction ends (putBackKept). If the hold of an item
+// claimed in turn begins or ends, put also adds a write conflict on the lock of the group (noteTurn). A counter gets
+// the number of items that leave the claim.
 func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	if err := rec.Step(old, next); err != nil {
 		// finish returns the error, and then the transaction has no effect.
@@ -266,10 +267,10 @@ func (w *txn) end(lane string, r *rec.Record, m *rec.Mark) (free bool) {
 }
 
 // lapse ends the holding of a lane as the next receive after the holding's end would. r is the record of the lane's
-// lock. After a claim, the item tried (the first of the claim) counts a failed attempt if the judgement f says so; nil
-// = lapse calls judgeLapse, which reads the attempt records of the claim. After a delay or a grant nothing counts. The
-// item spared is not dead-lettered and does not halt its group, because the caller is about to change or remove it; the
-// zero ID spares none. free: the lane has no lock then, and no hint yet.
+// lock. After a claim, the item tried (the first of the claim) counts a failed attempt if the judgement f says so. If f
+// is nil, lapse calls judgeLapse, which reads the attempt records of the claim. After a delay or a grant nothing
+// counts. spared is an item that the caller is about to change or remove: its failure does not dead-letter it and does
+// not halt its group. The zero ID = there is no such item. free: the lane has no lock then, and no hint yet.
 //
 // lapse writes the lock and its keys (put), and attempt records or a dead letter (failure.carryOut).
 func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free bool, err error) {
@@ -291,8 +292,8 @@ func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free boo
 	return w.end(lane, r, m), nil
 }
 
-// lapseAndFree is lapse for a lane that the caller is not about to claim or to change: a lane without a lock is set
-// free.
+// lapseAndFree is lapse for a lane that the caller is not about to claim or to change. If no mark stays in the lock, it
+// also makes sure that receives find the lane (free).
 func (w *txn) lapseAndFree(lane string, r *rec.Record) error {
 	free, err := w.lapse(lane, r, nil, ID{})
 	if err != nil || !free {
@@ -302,9 +303,9 @@ func (w *txn) lapseAndFree(lane string, r *rec.Record) error {
 }
 
 // leave makes sure that receives find a lane without a lock. It writes the hint of the lane's head, and returns the
-// hint as c, with found set. found is false if no receive claims the lane, if the lane is empty, or if items are
-// claimed in turn and the group is locked or its head is in flight (readTurn has these reads). For a hold in an
-// unordered queue found is always false.
+// hint as c, with found set. found is false if no receive claims the lane, or if the lane is empty. If items are
+// claimed in turn, it is also false if the group is locked or its head is in flight: readTurn has the reads, and
+// turnRead.keeps the read conflicts. For a hold in an unordered queue found is always false.
 //
 // If the lane is empty, leave adds a read conflict on the range of its items, by the guard empty. Example: an enqueue
 // has seen an item that this transaction removes, and so writes no hint. If the enqueue commits first, this transaction
@@ -419,7 +420,7 @@ func place(left []rec.Item, id ID, group string) int {
 		func(d rec.Item) bool { return d.Index == id.Index && d.Random == id.Random && group == id.Group })
 }
 
-// excludeHolders adds a write conflict on a group's lock, so that a claim at the same time fails.
+// excludeHolders adds a write conflict on a lane's lock, so that a claim of the lane at the same time fails.
 func (w *txn) excludeHolders(g guard.Guard, lane string) error {
 	return g.Write(w.tx, w.keys.lock(lane))
 }
@@ -526,7 +527,7 @@ func (f *failure) follows() Follows {
 }
 
 // judgeTried is judge for the item tried under the claim of a lane, with one more failure counted. text is the error of
-// the failure. judgeTried reads the item's attempt record, and writes nothing.
+// the failure. claim must have an item. judgeTried reads the item's attempt record, at snapshot, and writes nothing.
 func (w *txn) judgeTried(lane string, claim *rec.Holding, text string) (*failure, error) {
 	id := idOf(claim.Items[0], lanes.GroupOf(lane))
 	record, err := w.readAttempt(id)
@@ -541,8 +542,8 @@ func (w *txn) judgeTried(lane string, claim *rec.Holding, text string) (*failure
 // record of the item. It also writes the attempt records of the suspects. The caller must write the end of the claim.
 //
 // m is the group's mark before. carryOut returns the mark from then on: m, or the halt that follows from the failure.
-// The failure of the item spared neither dead-letters it nor halts the group, because the caller is about to change or
-// remove it.
+// spared is an item that the caller is about to change or remove: its failure neither dead-letters it nor halts the
+// group. The zero ID = there is no such item.
 func (f *failure) carryOut(w *txn, m *rec.Mark, spared ID) (*rec.Mark, error) {
 	if f.id == spared {
 		f.reason = ""
@@ -588,8 +589,8 @@ func (f *failure) mark(w *txn, old *rec.Mark) *rec.Mark {
 // deadLetter moves the item to the dead letters. The parts stay where they are. It returns false if the item is not
 // there.
 //
-// Footprint: reads the item at snapshot, and receipts, whose versions correct the handle's clock (present). The caller
-// has a conflict on the lock. putDeadLetter has the writes.
+// Footprint: reads the item at snapshot, and receipts, whose times correct the handle's clock (present). The caller
+// must have a read conflict on the lock. putDeadLetter has the writes.
 func (f *failure) deadLetter(w *txn) (bool, error) {
 	keys := w.keys
 	key := keys.item(f.id)
@@ -644,10 +645,11 @@ func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 }
 
 // awaitHead leaves a lane without a lock to a timer of its head, which is not to be delivered yet. timingMS is the time
-// in the timer's key. awaitHead sets the timer and clears from, the hint or timer that led here; nil = none did.
+// in the timer's key. awaitHead sets the timer. from is the key of the hint or timer that led here, and awaitHead
+// clears it; nil = none did.
 //
-// Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
-// because an enqueue that saw the group empty may fill the gap, and write a hint with the same key that awaitHead
+// Footprint: the caller must have a read conflict on the lock. awaitHead adds a read conflict on the gap up to the
+// head, because an enqueue that saw the group empty may fill the gap, and write a hint with the same key that awaitHead
 // clears. If the lane is that of a template, awaitHead also adds a write conflict on the range of its items (keys
 // lane), because a transaction that lets an item join the lane reads its last item.
 func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error {
@@ -682,8 +684,8 @@ func (w *txn) timeHead(lane string, index, timingMS int64) {
 
 // hasten makes the delayed head of a lane deliverable now: it writes the item with a new due time, clears the head's
 // timers, and sets a hint in each other lane of the item. The caller must write the hint of this lane. early reports
-// whether the head was delayed. The caller has a read conflict on the lock. hasten reads the head at snapshot. If a
-// claim of another lane has the head, or the head has a hold, hasten changes nothing, and early is false: inOtherLane
+// whether the head was delayed. The caller must have a read conflict on the lock. hasten reads the head at snapshot. If
+// a claim of another lane has the head, or the head has a hold, hasten changes nothing, and early is false: inOtherLane
 // has the reads and conflicts.
 func (w *txn) hasten(lane string) (early bool, err error) {
 	found := w.readItems(w.read, lane, 1)
@@ -725,9 +727,9 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 }
 
 // retime sets e.DueMS, the due time of the item with the given index, to dueMS; 0 = at once. It writes no key. An item
-// that is due at once gets the present. But if this clock is ahead of that of the enqueue, as versions tell, other
-// handles would take that for a delay. Then the present is the time of the enqueue plus the time since then by
-// versions.
+// that is due at once gets the present. But this clock may be ahead of the clock of the enqueue, as versions tell.
+// Other handles would take such a present for a delay. Then e.DueMS becomes the time of the enqueue plus the time since
+// then by versions.
 func retime(w *txn, e *rec.Envelope, index, dueMS int64) error {
 	e.DueMS = cmp.Or(dueMS, w.nowMS)
 	if dueMS > 0 || !ahead(w.nowMS, e.EnqueuedMS) {

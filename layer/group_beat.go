@@ -24,9 +24,10 @@ const beatPage = 100
 
 // overAt returns when the time of a lane's holding is over (ms); 0 = there is no holding. r is the record of the lane's
 // lock. For a claim by heartbeat overAt reads the beat, at snapshot, and returns the time at which the beat is due, or
-// 0 if the beat is gone. If the beat is due, is being ended, or cannot be read, overAt adds it to w.beats.due, and the
-// caller must end it. But a beat that is due and may still be kept alive (ownBeat, mayLive) stays: the time is then a
-// second from now.
+// 0 if the beat is gone or cannot be read. If the beat is due, is being ended, or cannot be read, overAt adds it to
+// w.beats.due. The beats there must be ended, by this transaction (endBeats) or by a look of the handle after it
+// (lookLater). But a beat that is due and may still be kept alive (ownBeat, mayLive) stays: the time is then a second
+// from now.
 func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 	h := r.Holding()
 	switch {
@@ -74,9 +75,9 @@ func (w *txn) endOwner(lane string, r *rec.Record) (ended bool, err error) {
 }
 
 // withoutDead returns the record of a lane's lock, after it has ended a claim that a dead handle has by heartbeat
-// (endOwner). Any other claim stays. r is the record as read before. If r has a claim by heartbeat, withoutDead reads
-// the lock again, with a conflict by the guard g: the transaction may have ended the claim since, together with another
-// of the handle.
+// (endOwner). The record still has such a claim, but with a lease of its own that has expired. Any other claim stays as
+// it is. r is the record as read before. If r has a claim by heartbeat, withoutDead reads the lock again, with a
+// conflict by the guard g: the transaction may have ended the claim since, together with another claim of the handle.
 func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record, error) {
 	if c := r.Claim(); c == nil || hasLease(c) {
 		return r, nil
@@ -90,9 +91,9 @@ func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record
 // beatsAtOnce is of how many handles one transaction ends claims. It reads the beats one after the other.
 const beatsAtOnce = 16
 
-// endBeats ends a page of the claims of each of the first beatsAtOnce handles in due, whose beats this transaction has
-// found due: see endBeat. ended: a claim was ended. Then endBeats also wakes the handles that wait (wakeAll). If it
-// leaves handles to the next transaction, because they are too many or the transaction is crowded, it sets postponed.
+// endBeats ends a page of the claims of each of the first beatsAtOnce handles in due, whose beats a look has found due:
+// see endBeat. ended: a claim was ended. Then endBeats also wakes the handles that wait (wakeAll). If it leaves handles
+// to the next transaction, because they are too many or the transaction is crowded, it sets postponed.
 func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
 	for i, d := range together(due) {
 		if i == w.chores.most(beatsAtOnce) || i > 0 && w.crowded() {
@@ -137,8 +138,8 @@ func together(due []dueBeat) (all []dueBeat) {
 //
 // Footprint: a read conflict on the beat, which a handle that lives moves; a write conflict on the right to join the
 // beat, so no claim joins a beat which is being ended; read conflicts on the locks, and, if a single page is all, on
-// the list of the handle's claims (held). That list and the beat's timer are read at snapshot. To repeat it does no
-// harm.
+// the list of the handle's claims (held). That list, the beat's timer, and the locks of mayHoldersLive are read at
+// snapshot. A repetition does no harm.
 func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	keys, key := w.keys, w.keys.beat(d.handle)
 	v, err := guard.BeatEnd.Get(w.tx, key).Wait(w.ctx)
@@ -364,9 +365,9 @@ type farTimer struct {
 	index int64     // of the head; of a beat the time of its last move (ms)
 }
 
-// lookFar looks at timers that lie far ahead, for the receives by the packed template where ("" = whole groups), and
-// ends what wrong timers keep waiting (endFar). Then lookFar wakes the handles that wait (wakeAll). advice.Far tells
-// the caller when it is time. ended: something may have been ended, so the receives must look again. An error is
+// lookFar looks at timers that lie far ahead, and ends what wrong timers keep waiting (endFar). It looks at the timers
+// of one packed template, where; "" = whole groups. Then lookFar wakes the handles that wait (wakeAll). advice.Far
+// tells the caller when it is time. ended: something may have been ended, so the receives must look again. An error is
 // ignored: the next look meets the same timers.
 func lookFar(ctx context.Context, q *Queue, where string) (ended bool) {
 	q.yield(ctx, "look far")
@@ -570,8 +571,8 @@ func farMost(bound int, shards int64) int { return min(bound, max(1, farRows/int
 // over, and the lane is free. If the timer belongs to a head alone, a hint takes its place. A timer that no longer
 // agrees with the lock is cleared.
 //
-// Footprint: a read conflict on the timer, and one on the lock or, of a heartbeat, on its row. free (leave) has the keys
-// of a lane that it sets free. To repeat it does no harm.
+// Footprint: a read conflict on the timer, and one on the lock or, of a heartbeat, on its row. Otherwise see put, free
+// and lapseAndFree. A repetition does no harm.
 func endFar(w *txn, t farTimer) error {
 	value, err := w.tx.Get(t.key).Wait(w.ctx)
 	if err != nil || value == nil {

@@ -11,17 +11,19 @@ import (
 
 // Lanes of one group may be held at the same time if no item can be in both. A lane cannot be claimed while another
 // lane that may share an item is held: the hint that led to the lane is then moved under the lock of that other lane.
-// There it is a kept hint, and the release of the lock moves it back. Until then no receive finds the lane or looks at
-// it for nothing. A timer at the end of the lock's holding also leads to the lane of a kept hint, for the case that the
-// lock is not released. Two lanes that may share an item intersect.
+// There it is a kept hint, and the release of the lock moves it back. Until then the hint leads no receive to the lane,
+// so no receive looks there in vain. A timer at the end of the lock's holding also leads to the lane of a kept hint,
+// for the case that the lock is not released. Two lanes that may share an item intersect. In a queue with
+// lease_per=item there are no kept hints: see disposeInHand.
 //
 // A transaction that puts a hint aside has a read conflict on the lock. A transaction that releases a lock reads the
 // hints put aside under the lock with a conflict. So neither of the two can lose a hint.
 
-// clearItem clears the item id, and the keys of its lanes. facets are the packed facets that the item has now, not
-// those of the message as it was sent. by is the lane whose claim has the item, or the group. A hold (the claim of a
-// single item) has taken the item out of its lanes already. clearItem notes the lanes that may lose their head: see
-// txn.vacate.
+// clearItem clears the item with this id, and its keys in lanes (lane). Its parts and attempts stay. facets are the
+// packed facets that the item has now, not those of the message as it was sent. In a queue with facets, "" means that
+// they are not known: then the keys in lanes stay. by is the lane whose claim has the item, or the group. If by is a
+// hold (the claim of a single item) of an unordered queue, the hold has taken the item out of its lanes already.
+// clearItem notes the lanes that may lose their head: see txn.vacate.
 func (w *txn) clearItem(by string, id ID, facets string) {
 	w.tx.Clear(w.keys.item(id))
 	of, parts := w.keys.plan.Leaving(by, facets)
@@ -83,17 +85,19 @@ func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	return &again, nil
 }
 
-// disposeExcluded carries out verdictExcluded: it clears the hint or timer that led to the lane, and writes a kept hint
-// under the intersecting lane's lock, which excludes the lane. If that lock has a holding, a timer of the lane at its
-// end leads back to it. There are other cases:
+// disposeExcluded carries out verdictExcluded: the lock of an intersecting lane keeps the lane from a claim.
+// disposeExcluded clears the hint or timer that led to the lane, and writes a kept hint under that lock. If the lock
+// has a holding, it also sets a timer of the lane at the end of the holding, for the case that the lock is not
+// released. behind is nil. There are other cases:
 //
 //   - The lane has a lock whose time is over, or a grant to this handle: disposeExcluded ends that, and behind is the
 //     hint that leadOn has written.
-//   - The caller has named the lane, or the lock has maxKept hints already: the hint stays.
+//   - The caller has named the lane, or the lock has maxKept hints already: the hint stays (f.left), and nothing is
+//     written.
 //   - Items are claimed in turn: disposeInHand.
 //
 // Footprint: a read conflict on the other lane's lock, so that the hint is not put aside under a lock which has just
-// been released. In the first case it is on the lane's own lock.
+// been released. In the first case it is on the lane's own lock. There is none if the hint stays.
 func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.record != nil { // a claim that has lapsed, a delay or grant that is over, or a grant to this handle
 		if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {
@@ -208,10 +212,11 @@ func strayFacets(v *view, id ID, most int64) (string, error) {
 	return "", &LimitError{What: "lanes of the group", Unit: "lanes", Got: most + 1, Max: most}
 }
 
-// locksBeside returns the records of the lanes, except the given one, of which a claim may have the item id. facets are
-// the item's packed facets. It reads their locks with a conflict by the guard g. If there may be such lanes, it adds a
-// read conflict on all locks of the group. If the item is not readable, its facets are not known: then locksBeside
-// looks at all locks of the group for a claim that has the item. With too many locks the error is a *LimitError.
+// locksBeside returns the records of the lanes, except the given one, of which a claim may have an item: its group, the
+// lanes of its facets, and its hold. facets are the item's packed facets. It reads their locks with a conflict by the
+// guard g. If there may be such lanes, it adds a read conflict on all locks of the group. In a queue with facets, the
+// facets of an unreadable item are not known: then locksBeside looks at all locks of the group for a claim that has the
+// item. With too many locks the error is a *LimitError.
 func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all []heldLane, err error) {
 	over, others := w.keys.lanesOver(id, facets)
 	over = slices.DeleteFunc(over, func(of string) bool { return of == lane })
@@ -272,8 +277,9 @@ func claimsWith(v *view, group string, ids []ID) (all []heldLane, err error) {
 	return all, nil
 }
 
-// inOtherLane reports whether a claim of a lane other than the given one has the item id, or the item has a hold. A
-// hold is the claim or the delay of a single item. inOtherLane adds the read conflicts of locksBeside.
+// inOtherLane reports whether an item is in a claim of a lane other than the given one, or has a hold. An expired claim
+// counts, too. A hold is the claim or the delay of a single item. facets are the item's packed facets. inOtherLane adds
+// the read conflicts of locksBeside.
 func (w *txn) inOtherLane(g guard.Guard, lane string, id ID, facets string) (bool, error) {
 	all, err := w.locksBeside(g, lane, id, facets)
 	return slices.ContainsFunc(all, func(held heldLane) bool {

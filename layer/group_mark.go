@@ -20,11 +20,12 @@ import (
 // A mark on an empty group stays too. An enqueue into the group writes its hint as usual. The hint is stale while the
 // mark is there, and may be cleared. So the transaction that removes the mark looks for the head and sets the hint.
 
-// mark marks a group, and returns the new record of the group's lock. A group that is marked already stays unchanged,
-// but a halt replaces a pause: the failed item needs to be looked at before the group continues.
+// mark marks a group, and returns the record that the group's lock then has. A claim stays, and the mark takes effect
+// when the claim ends. A delay or a grant ends at once. If the group has a mark already, mark changes nothing, except
+// that a halt replaces a pause: the failed item needs to be looked at before the group continues.
 //
-// Footprint: reads the lock with a conflict. Sets the lock and the key mark, and adds to counters. Clears the timer of
-// the holding which gives way, and the grant key of a grant. Hints stay. They are stale while the mark is there, and
+// Footprint: reads the lock with a conflict. Sets the lock and the key mark, and adds to counters. If a delay or a
+// grant ends, clears its timer, and the key grant of a grant. Hints stay. They are stale while the mark is there, and
 // cleared when met.
 func (w *txn) mark(group string, m rec.Mark) (*rec.Record, error) {
 	r, err := w.guarded(guard.MarkGroup).readLock(group)
@@ -45,12 +46,13 @@ func (w *txn) mark(group string, m rec.Mark) (*rec.Record, error) {
 	return next, nil
 }
 
-// unmark removes the mark of a group and returns the mark, or nil if there is none. allow sees the mark first, and an
-// error of allow leaves the group unchanged. If the group has no holding, it becomes ready and gets a hint. If it was
-// halted and has no holding, the attempts of its head are cleared (forgive), and so the head is tried again.
+// unmark removes the mark of a lane, and returns that mark; nil = there was none. group is the name of the lane: a
+// whole group, or a part of one. unmark first calls allow with the mark. If allow returns an error, unmark returns it
+// and changes nothing. If the lane has no claim, it is set free: free writes the hint of its head. If the lane was
+// halted and has no claim, the attempts of its head are cleared first (forgive), and so the head is tried again.
 //
-// Footprint: reads the lock with a conflict, sets or clears it, clears the key mark, and adds to counters. If the group
-// has no holding, also the keys of free, and after a halt the attempt of the head.
+// Footprint: reads the lock with a conflict, sets or clears it, clears the key mark, and adds to counters. If the lane
+// has no claim, also the keys of free, and after a halt those of forgive.
 func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
 	r, err := w.guarded(guard.MarkGroup).readLock(group)
 	if err != nil || r.Mark() == nil {
@@ -73,7 +75,9 @@ func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, er
 	return r.Mark(), w.free(group)
 }
 
-// forgive clears the attempt record of a group's head, so that no failed attempt of it counts any more.
+// forgive clears the attempt record (attempt) of the head of a lane, so that no failed attempt of it counts any more.
+// It reads the key of the head at snapshot. If the lane is empty, it does nothing. If that key cannot be read, the
+// error wraps ErrCorrupt.
 func (w *txn) forgive(group string) error {
 	head, found, err := w.readHead(group)
 	if found {
@@ -115,10 +119,11 @@ func publicMark(m *rec.Mark) *Mark {
 // meta, has the time up to which that rate is used up. Each handle draws a portion of the rate there, and its claims
 // and takes spend the portion without touching the key: see package advice, portions.go.
 
-// reserve returns how many of n items the queue's rate (MaxRateTotal) lets this transaction deliver, and books them
-// from the handle's portion of the rate: see advice.Portions. If the portion is used up, reserve draws another in a
-// transaction of its own (Queue.draw). If none of them may be delivered, this transaction must deliver nothing more,
-// and w.shortMS says when the rate may have an item again. Without such a rate the result is n.
+// reserve books up to n items of the handle's portion of the queue's rate (MaxRateTotal) for this transaction, and
+// returns how many: see advice.Portions. The caller must give those that it does not deliver to unreserve. If the
+// portion is used up, reserve waits for a draw of another goroutine, or draws the next portion in a transaction of its
+// own (Queue.draw). If n is not 0 and the result is 0, this transaction must deliver nothing more, and w.shortMS says
+// when the rate may have an item again. Without such a rate the result is n.
 func (w *txn) reserve(n int) (int, error) {
 	config, err := w.config()
 	if err != nil || config.MaxRateTotal.isNone() || n == 0 {
@@ -141,7 +146,8 @@ func (w *txn) reserve(n int) (int, error) {
 	return got, nil
 }
 
-// unreserve returns n of the items booked last by reserve to the handle's portion: they are not delivered.
+// unreserve puts n items, which reserve has booked last, back into the handle's portion, because the transaction does
+// not deliver them. Without a rate it does nothing.
 func (w *txn) unreserve(n int) {
 	if n == 0 {
 		return
@@ -151,8 +157,8 @@ func (w *txn) unreserve(n int) {
 	}
 }
 
-// short reports whether the queue's rate (MaxRateTotal) is used up as far as the handle knows. Then the caller need not
-// look for groups. It reads only the configuration.
+// short reports whether the queue's rate (MaxRateTotal) is used up as far as the handle knows, and then notes in
+// w.shortMS until when. Then the caller need not look for groups. short reads only the configuration.
 func (w *txn) short() (bool, error) {
 	config, err := w.config()
 	if err != nil || config.MaxRateTotal.isNone() {
@@ -164,8 +170,9 @@ func (w *txn) short() (bool, error) {
 	return w.shortMS > 0, nil
 }
 
-// runWithin is run within the queue's rate: it books the items that it returns (reserve). It returns nothing if the
-// rate is used up.
+// runWithin is run within the queue's rate: it books the items that it returns (reserve). The caller must give those
+// that it does not deliver to unreserve. runWithin returns nothing, and no error, if the rate is used up or no item is
+// due.
 func (w *txn) runWithin(
 	f *found, limit int, fits func(size int) bool,
 ) (items []Item, out []rec.Item, err error) {
@@ -182,8 +189,9 @@ func (w *txn) runWithin(
 // none, draw writes nothing, and untilMS is when there will be one (ms). by is the transaction that needs them. The
 // queue's pair is the field pace of meta: the time up to which the rate is used up.
 //
-// Footprint: reads and writes the queue's pair, with a conflict on the pair alone, so that of two draws at the same
-// time one sees the other. A draw of unknown outcome is done again: if the first was applied, its items are lost.
+// Footprint: reads the queue's pair. If there are items, writes the pair, with a read conflict on it, so that of two
+// draws at the same time one sees the other. It has no other conflict, except with a drop of the queue (finish). A draw
+// of unknown outcome is done again: if the first was applied, its items are lost.
 func (q *Queue) draw(by *txn, rate Rate, want int64) (got, untilMS int64, err error) {
 	key := q.keys.meta(metaPace)
 	err = runApart(by, "rate", func(tx kv.Tx) error {

@@ -90,11 +90,13 @@ func keptUntil(w *txn, f *found) (int64, error) {
 	return w.overAt(f.lane, f.record)
 }
 
-// assess sets f.verdict, and writes nothing. verdictDeliver is the zero value: it stays if nothing keeps the lane from
-// the caller. A grant to this handle, if it led here, keeps the lane from others only.
+// assess sets f.verdict, and with it refused, failure, allowed and untilMS. It writes nothing. verdictDeliver is the
+// zero value: it stays if nothing keeps the lane from the caller, and then the caller must also look at f.refused. A
+// grant to this handle, if it led here, keeps the lane from others only. If the head or an attempt record cannot be
+// read, the error wraps ErrCorrupt.
 //
-// In addition to the reads in f, assess reads the attempt records of the items of an expired claim, and the pace of the
-// group if f.pace is nil.
+// In addition to the reads in f, assess reads the attempt records of the items of an expired claim, and, in a queue
+// with MaxRate, the pace of the group if f.pace is nil.
 func (w *txn) assess(f *found) error {
 	cond := f.record.At(w.nowMS)
 	switch {
@@ -296,8 +298,9 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 }
 
 // disposeEarly leaves a lane to a timer at f.untilMS, when the head is due or the rate has an item again. It ends a
-// holding whose time is over, clears the hint, timer or grant that led here, and sets the timer of the head. If the
-// stored times of the head are wrong (row.tamed), it also writes the item again, with right ones.
+// holding whose time is over (lapse), clears the hint, timer or grant that led here, and sets the timer of the head
+// (awaitHead). If the stored times of the head are wrong (row.tamed), it also writes the item again, with corrected
+// times, and a hint in each other lane of the item (rewriteHead).
 func (w *txn) disposeEarly(f *found) error {
 	if f.key == nil && f.record == nil {
 		return nil // the caller has named the group: its hint or timer stays, and is right
@@ -325,9 +328,9 @@ func (w *txn) disposeEarly(f *found) error {
 	return rewriteHead(w, head, head.envelope, f.lane)
 }
 
-// clearLead clears the hint, timer or grant of the candidate c. r is the record of the lane's lock before this
-// transaction. If the key belongs to the holding of r, put clears it, together with the holding: then clearLead only
-// notes that a key was cleared.
+// clearLead clears the hint, timer or grant of the candidate c. r is the record of the lane's lock, as read. If r has a
+// holding, the caller must end or replace it (put). A key that belongs to this holding is cleared by put: then
+// clearLead only notes that a key was cleared.
 func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	if h := r.Holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.keys.tenure(c.lane, h)) {
@@ -366,7 +369,8 @@ func clearTimers(w *txn, dueMS int64, lane string) {
 }
 
 // run returns the items from the head of f on that one claim or take may deliver together: at most limit, and no more
-// than the group's rate allows. items are for the caller. out has the same items, as a claim's record keeps them.
+// than the group's rate allows. assess must have set f.allowed. items are for the caller. out has the same items, as a
+// claim's record keeps them.
 //
 // run stops before an item that is delayed, joins another group, is past retention or cannot be read, and before an
 // item with which the claim or its ack would be too large. fits gets the size of the next body in bytes, and run stops
@@ -470,10 +474,10 @@ func isOld(w *txn, config *Config, r *row) (bool, error) {
 // waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
 func (r retro) waitsSince(e *rec.Envelope) int64 { return max(e.EnqueuedMS, r.due(e)) }
 
-// isAged reports whether the head of a lane is past retention and must be removed. A mark keeps the head. So does a
-// claim whose holder may live although its lease has expired by the handle's clock (claimLasts). It keeps the head even
-// if this transaction has ended that claim itself (suspects.early): then the head is delivered, although the earlier
-// holder may still handle it.
+// isAged reports whether the head of a lane is past retention (isOld) and must be removed. f must have an item, unless
+// its record has a mark. A mark keeps the head. So does a claim whose lease has expired by the handle's clock alone,
+// because its holder may live (claimLasts). If this transaction has itself ended such a claim of the group
+// (suspects.early), the head stays, too: it is then delivered, although the earlier holder may still handle it.
 func isAged(w *txn, f *found) (bool, error) {
 	if f.record.Mark() != nil {
 		return false, nil
@@ -512,10 +516,10 @@ func (w *txn) overdue(all rows) (rows, error) {
 	return all, nil
 }
 
-// expireItems removes the items old, the first of a lane, which are past retention. It drops them, or with
-// DeadLetterExpired makes dead letters of them. r is the record of the lane's lock, read by the caller with a conflict;
-// it is not a claim whose lease lasts. The holding ends, as at a takeover (lapse), but a mark stays. free: the lane has
-// no lock then, and no hint yet.
+// expireItems removes the items in old, which are the first of a lane and past retention. old must not be empty.
+// expireItems drops the items, or with DeadLetterExpired makes dead letters of them. r is the record of the lane's
+// lock, read by the caller with a conflict. It must not have a claim whose lease lasts. The holding ends, as at a
+// takeover (lapse), but a mark stays. free: the lane has no lock then, and no hint yet, so the caller must write one.
 //
 // expireItems adds a write conflict on the lock (vacate). It clears the items, their keys in lanes, their attempts, and
 // the hint of the head. For dead letters it reads the attempts, and receipts for the time (present), at snapshot, and
@@ -565,8 +569,9 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 }
 
 // vacate ends the holding of a lane whose first items, out, are about to be removed, and clears the hint of the head.
-// It adds a write conflict on the lock, so that a claim at the same time fails. r is the record of the lock. free: the
-// lane has no lock then, and no hint yet.
+// It adds a write conflict on the lock, so that a claim at the same time fails. r is the record of the lock. old has
+// the rows of the same items, at least one. free: the lane has no lock then, and no hint yet, so the caller must write
+// one. endBefore has the other keys.
 func vacate(w *txn, r *rec.Record, old rows, out []rec.Item) (free bool, err error) {
 	if err := w.excludeHolders(guard.AgeExclude, old.lane); err != nil {
 		return false, err
@@ -597,8 +602,9 @@ func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, 
 }
 
 // overduePage returns the first items of a lane which are past retention, about overdueWidth at most. f has the items
-// that the caller has read. If all of them are past retention, overduePage reads more. Otherwise a small take or claim
-// would remove the items in many small steps, one after the other. An item with a hold, and the items behind it, stay.
+// that the caller has read. If all of them are past retention, overduePage reads more: up to overdueWidth items from
+// the head on, and the first hold, at snapshot. Otherwise a small take or claim would remove the items in many small
+// steps, one after the other. An item with a hold, and the items behind it, stay.
 func (w *txn) overduePage(f *found) (rows, error) {
 	old, err := w.overdue(f.rows)
 	width := w.chores.most(overdueWidth)
@@ -620,21 +626,21 @@ func (w *txn) overduePage(f *found) (rows, error) {
 	return w.overdue(page.rows)
 }
 
-// A queue may bound how many items of a group start their delivery per time (MaxRate). A group saves up unused rate,
-// for a second, or for the time of one item if longer. So a claim or a take gets at most a second's worth of items, at
-// least one, and over any time T at most rate × T plus a second's worth start. A delivery counts at the start, whatever
-// the outcome; a redelivery again.
+// A queue may bound how many items of a group start their delivery per time (MaxRate). In such a queue each group is
+// one lane. A group saves up unused rate, for a second, or for the time of one item if longer. So a claim or a take
+// gets at most a second's worth of items, at least one. Over any time T at most rate × T plus a second's worth of items
+// start. A delivery counts at the start, whatever the outcome, and a redelivery counts again.
 //
-// Each group has a pair, the value of its key pace: the time up to which its rate is used up. A claim or take reads the
-// pair together with the lock, moves the time on, and gets no more items than fit between the time and now. If no item
-// fits, the head is not due, see group.go: a timer leads to the group later. Meanwhile the group costs no worker, nor a
-// search.
+// The pace of a group, the value of its key pace, is the time up to which its rate is used up. A claim or take reads
+// the pace together with the lock, moves this time on, and gets no more items than fit between this time and now. If no
+// item fits, the head counts as not due (verdictEarly), and a timer leads to the group later. Until then the group
+// costs no worker, nor a search.
 //
-// A claim or take writes the pair in a transaction with the lock, so no conflict on the pair is needed. The stored time
-// is never ahead of the writer's clock. Example: a worker 5 s fast delivers 5 s' worth too much, once; the others then
-// wait 5 s longer.
+// A claim or take writes the pace in a transaction with a conflict on the lock, so no conflict on the pace is needed.
+// The stored time is never ahead of the writer's clock. Example: a worker 5 s fast delivers 5 s' worth too much, once;
+// the others then wait 5 s longer.
 //
-// A pair so old that the group has saved up the maximum means the same as no pair. A sweep clears the pair.
+// A pace so old that the group has saved up the maximum means the same as no pace. A sweep clears such a pace.
 
 // paceFresh is the longest wait by a rate for which the configuration is not read again, because a handle's
 // configuration may be that old anyway.
@@ -756,14 +762,15 @@ func hinted(a rec.Attempt) int {
 	return a.Count
 }
 
-// unread is the number in a hint of a head of which the transaction has not read how often it has failed, or behind
-// which items have failed or are suspect. The receive that the hint leads to reads the records.
+// unread is the number in a hint if the transaction has not read how often the head has failed, or if items behind the
+// head have failed or are suspect. The receive that the hint leads to reads the records.
 const unread = 1
 
-// judgeLapse decides the consequences of the expired lease of the claim in r, by the rules above. The result has the
-// new attempt record of the item tried, which is the first item of the claim, and its fate. Its suspects are the new
-// records of the other items, if the claim was not proven, or has ended early (isEarly). judgeLapse reads the attempt
-// records of the claim's items. It writes nothing: failure.carryOut does.
+// judgeLapse decides the consequences of the expired lease of the claim in r, by the rules above. The claim must have
+// items. The result has the new attempt record of the item tried, which is the first item of the claim, and its fate.
+// If the claim was not proven, or has ended early (isEarly), the result also has suspects: the new records of the other
+// items. With countExpired each claim that has not ended early counts as proven. judgeLapse reads the attempt records
+// of the claim's items, and notes an early end in suspects.early. It writes nothing: failure.carryOut does.
 func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	c := r.Claim()
 	group := lanes.GroupOf(lane)
@@ -802,19 +809,21 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	return &f, nil
 }
 
-// refusesLapsed reports whether the transaction gives no item of a lane with the record r, because the lane has an
-// expired claim, which makes the head suspect, and the transaction gives no other suspect item (mayGiveSuspect). It
-// reads nothing. There may be thousands of such lanes: those of a dead process. After a proven claim the head may have
-// failed for good, so the result is false.
+// refusesLapsed reports whether the transaction gives no item of a lane with the record r, which has no claim that
+// lasts. That is so if r has an expired claim, which makes the head suspect, and mayGiveSuspect has refused a suspect
+// item in this transaction before. There may be thousands of such lanes: those of a dead process. The result is false
+// after a proven claim, because the head may have failed for good, and for a lane with a mark, which must take effect.
+// refusesLapsed reads nothing.
 func refusesLapsed(w *txn, r *rec.Record) bool {
 	c := r.Claim()
 	return w.suspects.refused && !w.suspects.countExpired && c != nil && len(c.Items) > 0 && r.Mark() == nil &&
 		!r.Proven()
 }
 
-// isEarly reports whether the lease of a claim has expired by the handle's clock alone. By the database's versions it
-// lasts, and the two clocks differ by more than clockSlack. Then the holder may live. How much of the lease is left
-// does not matter, because the claim may have a shorter lease than the queue's.
+// isEarly reports whether the lease of a claim has expired by the handle's clock alone. The caller must know that it
+// has expired by this clock. By the database's versions the lease lasts, and the two clocks differ by more than
+// clockSlack. Then the holder may live. How much of the lease is left does not matter, because the claim may have a
+// shorter lease than the queue's. The result is false if the begin of the claim is not known.
 func isEarly(w *txn, h *rec.Holding) (bool, error) {
 	if h.SinceMS == 0 {
 		return false, nil
@@ -838,8 +847,8 @@ func claimLasts(w *txn, r *rec.Record) (bool, error) {
 
 // lastTried returns the attempt record of the item that a claim of f would give first. After an expired claim it
 // returns that of the item tried under it, as judged. id is the item. If the hint has said that the head has never
-// failed, nothing is read, and id and record are zero. failed says whether an item of the group, from the head on, has
-// an attempt record, as far as known.
+// failed, nothing is read, and id and record are zero. Otherwise lastTried reads the first attempt record of the group,
+// from the head on. failed says whether an item of the group, from the head on, has an attempt record, as far as known.
 func lastTried(w *txn, f *found) (id ID, record rec.Attempt, failed bool, err error) {
 	switch {
 	case f.failure != nil:
@@ -900,8 +909,9 @@ func hintedIn(record rec.Attempt, some bool) int {
 	return unread
 }
 
-// isCounted reports whether the hint that led here says how often the head has failed. In a queue with other lanes the
-// head may have failed under a claim of another lane since the hint was written.
+// isCounted reports whether the hint that led here says how often the head has failed. The caller must know that a key
+// has led here (f.key). In a queue with other lanes the head may have failed under a claim of another lane since the
+// hint was written.
 func (f *found) isCounted(plan lanes.Plan) bool { return f.record == nil && !f.head && plan.IsPlain() }
 
 // isToBeProven reports whether the claim c, which was given before, is of one suspect item, and is not proven: no note
@@ -938,6 +948,9 @@ func pauseIsOver(v *view, g *givenSuspect) (bool, error) {
 // The item must wait while the claim of the suspect item that a handle gave last is in force, for at most suspectPause.
 // A grave item has graveAttempts. It must wait, however long, for all such claims, and every other suspect item must
 // wait for the claim of a grave one. mayGiveSuspect reads the locks of these claims, at snapshot.
+//
+// If the result is true and the caller gives the item, the caller must set suspects.gave. The call takes the handle's
+// right to give suspect items for this transaction, and endSuspectTurn returns the right.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 	if w.suspects.turn == nil {
 		return true, nil // the transaction is the caller's

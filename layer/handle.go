@@ -145,9 +145,9 @@ type suspects struct {
 	by    *suspectTurn   // guarded by mu; nil = no transaction under way may
 }
 
-// givers are the handles of the process with a turn, or with claims in suspects.given. A message that kills its process
-// kills the handlers of all queues there. So a handle heeds the suspect items of the handles of other queues, if they
-// share its database (kv.DB). It can read their locks then.
+// givers are the handles of the process that have a suspectTurn in use (suspects.by), or claims in suspects.given. A
+// message that kills its process kills the handlers of all queues there. So a handle heeds the suspect items of the
+// handles of other queues, if they share its database (kv.DB). It can read their locks then.
 var givers struct {
 	mu  sync.Mutex
 	all []*Queue // guarded by mu
@@ -190,8 +190,9 @@ func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) *txn 
 }
 
 // begin reports whether the transaction may look for a suspect item to give: no other transaction of the handle, or of
-// a handle that it heeds, is doing so. given are the claims of suspect items that these handles have given before. The
-// claims of a handle stand together and in order.
+// a handle that it heeds, is doing so. After true no other transaction of these handles may, until endSuspectTurn is
+// called for t. given are the claims of suspect items that these handles have given before. The claims of a handle
+// stand together and in order.
 func (t *suspectTurn) begin() (given []givenSuspect, may bool) {
 	givers.mu.Lock()
 	defer givers.mu.Unlock()
@@ -259,8 +260,10 @@ const (
 )
 
 // start starts a goroutine that gives back claims, and reports whether there was room for it. The context of giveBack
-// ends after during. Close waits for the goroutine if it is started before the handle's last transaction has ended. A
-// later goroutine has endTimeout. Example: Close has given up before the transaction has ended.
+// ends after during, or when Close no longer waits. giveBack is called in any case, also if its context has ended
+// before the goroutine has a turn. Close waits for the goroutine if it is started before the handle's last transaction
+// has ended. A later goroutine has at most endTimeout, and no Close ends it. Example: Close has given up before the
+// transaction has ended.
 func (o *orphans) start(during time.Duration, giveBack func(ctx context.Context)) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -294,8 +297,9 @@ func (o *orphans) start(during time.Duration, giveBack func(ctx context.Context)
 	return true
 }
 
-// stop waits until all claims of which no caller knows were given back, or for the end of ctx. The handle is closed,
-// and none of its transactions is in flight.
+// stop waits until all claims of which no caller knows were given back, or for the end of ctx. Then it ends the
+// contexts of the goroutines that it has waited for. The handle must be closed. stop does not wait for a goroutine that
+// starts after the call: see start.
 func (o *orphans) stop(ctx context.Context) error {
 	defer o.end()
 	o.mu.Lock()
@@ -323,8 +327,8 @@ type laterLooks struct {
 	now *laterLook // guarded by mu; nil = none
 }
 
-// stop waits for the end of the look under way, or for the end of ctx. The handle is closed, and none of its
-// transactions is in flight: no look begins.
+// stop waits for the end of the look under way, or for the end of ctx. The handle must be closed: then lookLater begins
+// no further look.
 func (l *laterLooks) stop(ctx context.Context) error {
 	l.mu.Lock()
 	now := l.now
@@ -449,9 +453,9 @@ const (
 	countForced       = "forced"
 	countAgedOut      = "past_retention"
 	countDuplicates   = "duplicates"
-	// Items which left a claim without being acked: given back, taken over, dead-lettered, removed by force. So
-	// received, less acked and returned, are in flight, and neither a receive nor an ack writes a counter more for
-	// that.
+	// Items which left a claim without being acked: given back, taken over, advanced, dead-lettered, removed by force.
+	// The items in flight are those received, less those acked and those returned. So neither a receive nor an ack
+	// writes another counter for them.
 	countReturned = "returned"
 
 	// Of groups: how many are marked now; so the numbers also go down.
@@ -459,8 +463,9 @@ const (
 	countHaltedGroups = "halted_groups"
 )
 
-// Each counter is spread over slots, so that handles do not all write the same key: a handle has one of counterSlots,
-// and so many more as the queue has shards, which take turns.
+// Each counter is spread over slots, so that handles do not all write the same key. A handle writes one of
+// counterSlots. In a queue with several shards it has as many slots as there are shards, but at most counterTurns, and
+// writes them in turn.
 const (
 	counterSlots = 16
 	// counterTurns bounds the slots of a handle, because a read of the counters reads all slots.
@@ -623,7 +628,7 @@ func newEntropy(seed uint64) *entropy {
 	return &entropy{src: src, rand: rand.New(src)}
 }
 
-// N returns a random number from 0 to below - 1.
+// N returns a random number from 0 to below - 1. below must be at least 1, or else N panics.
 func (e *entropy) N(below int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

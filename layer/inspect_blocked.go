@@ -426,7 +426,7 @@ func (b *blockedLook) untaken(group string) Cause {
 	return CauseNobodyWaits
 }
 
-// before returns the index that an item had that was enqueued a time d ago, about.
+// before returns about the index that an item would have if it had been enqueued d ago.
 func (b *blockedLook) before(d time.Duration) int64 { return b.now.clock - d.Microseconds() }
 
 // heldClaim is a claim of a group.
@@ -446,7 +446,8 @@ func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 
 // holds finds the groups that are held for long. A claim is younger than its head, so only groups with old heads can be
 // held for long: holds reads the locks (lock or hold, and beat) of the blockedHolds lanes with the oldest heads among
-// held. It notes in since when the long claims began. A group whose lock cannot be read is found, too (CauseCorrupt).
+// held. The map since gets the begin of each long claim. A group whose lock cannot be read is found, too
+// (CauseCorrupt).
 func (b *blockedLook) holds() error {
 	slices.SortFunc(b.held, func(x, y head) int { return cmp.Compare(x.index, y.index) })
 	n := min(len(b.held), blockedHolds)
@@ -529,8 +530,8 @@ func (b *blockedLook) hints() error {
 
 // describePage reads the groups of the page, one after the other, and counts their items. It leaves out a group whose
 // cause is not among those asked for, for example "", because the key that led there was stale. It sets Next if there
-// are more. The page ends when it is full, or after blockedLooks groups. Of the groups behind those of the chosen
-// causes few fit. Among these groups the page also ends once it has taken slowStats.
+// are more. The page ends when it is full, or after blockedLooks groups. Groups that a key has shown under a cause not
+// asked for come last (note), and few of them fit. Among them the page also ends once it has taken slowStats.
 func (b *blockedLook) describePage() error {
 	if b.o.After != nil {
 		i, there := slices.BinarySearchFunc(b.found, *b.o.After, func(c stalled, at BlockedPlace) int {
@@ -642,8 +643,8 @@ func (m *Mark) cause() Cause {
 	return CauseGroupPaused
 }
 
-// setSince sets when the cause of the group began. Of a retry, and of a failed head, it reads when the first attempt
-// failed (key attempt).
+// setSince sets when the cause of the group began: the mark, the claim, the end of the lease, the first failed attempt
+// of the head, or the enqueue of the head. For the first failed attempt it reads the attempts (key attempt).
 func (b *blockedLook) setSince(g *BlockedGroup) error {
 	now := fromMillis(b.nowMS)
 	switch c := g.Cause; {

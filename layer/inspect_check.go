@@ -622,10 +622,12 @@ func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 	})
 }
 
-// compare looks at the notes about each lane, and reads nothing. It counts the lanes that are held, delayed, paused and
-// halted, and the stale hints and timers. It makes suspects of these:
+// compare looks at the notes about each lane, and reads nothing. It counts the lanes that are delayed, paused and
+// halted, and the stale hints and timers. row has counted the groups under a claim. With lease_per=item compare adds
+// the groups whose first item is claimed. It makes suspects of these:
 //
-//   - a lane with items, but without a lock, a hint, a kept hint or a timer of its head (confirmed by reachable)
+//   - a lane that a receive can claim, with items, but without a lock, a hint, a kept hint, a timer of its head or a
+//     hold of its head (confirmed by reachable)
 //   - a lane with a key mark and no mark in its lock, or the reverse (markSound)
 //   - a lock whose timer no page has shown, or whose lane has no items, and each claim, because the pages do not keep
 //     which items there are (lockSound)
@@ -869,9 +871,9 @@ func (c *checker) leadsTo(v inspection, lane string, head kv.KV) (bool, error) {
 }
 
 // timerTo returns the test for a timer that leads to a lane. head is the value of the lane's first item. The timer must
-// be of kind head, and not be later than that item is due, or than now. If the group's rate is in use (paced), any time
-// will do, because the rate may have been changed since. The timer may be that of an earlier first item, which has left
-// the lane with a claim of another lane, and so was due.
+// be of kind head. Its time must not be later than the later of these two: the time at which that item is due, and the
+// present. If the group's rate is in use (paced), any time will do, because the rate may have been changed since. The
+// timer may be that of an earlier first item, which has left the lane with a claim of another lane, and so was due.
 func (c *checker) timerTo(v inspection, lane string, head []byte, paced bool) func(p parsedKey, row kv.KV) bool {
 	delay, due := v.known().retro(), v.nowMS
 	if e, _, err := rec.OpenEnvelope(head); err == nil {
@@ -939,7 +941,8 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	return "", "", nil
 }
 
-// heldSound confirms that a key held has its claim: the lock of the group must have a claim by the same heartbeat.
+// heldSound confirms that a key held has its claim: the lock of the group must have a claim by the same heartbeat. p is
+// the key, taken apart. heldSound reads the lock. A lock that cannot be read counts as one without such a claim.
 func (c *checker) heldSound(v inspection, p parsedKey) (Rule, string, error) {
 	r, err := v.readLock(p.group)
 	if err != nil && !isCorrupt(err) || r.Claim() != nil && r.Claim().Beat == p.id {
@@ -1000,7 +1003,7 @@ func (c *checker) confirm(s suspect) error {
 	return nil
 }
 
-// The part of Check that a queue with facets adds: see store_lane.go.
+// The part of Check for queues with facets or with holds: see store_lane.go and store_hold.go.
 
 // lookLanes reads, at the page's version, the keys lane of the page's items, and the items of the page's keys lane. It
 // notes in c.odd an item that is missing in a lane of its facets, and a key lane that has no item with these facets. In

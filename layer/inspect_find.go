@@ -151,8 +151,9 @@ func (f *Found) locate(v inspection) error {
 	return nil
 }
 
-// present sets the fields of f for a message that is in its group. row is the item. If the claim c has the item, it is
-// in flight. If c is nil, it waits, and present counts the items of the group before it, up to whyCap.
+// present sets the fields of f for a message that is in its group. row is the item. c is the claim that has the item:
+// then the message is in flight. If c is nil, the message waits, and present counts the items of the group before it,
+// up to whyCap.
 func (f *Found) present(v inspection, c *rec.Holding, row kv.KV) error {
 	if c != nil {
 		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.Owner, c.Token, fromMillis(c.EndMS)

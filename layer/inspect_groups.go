@@ -252,9 +252,10 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 	return groups, next, err
 }
 
-// describe reads the state of a lane whose first item has the key head; nil = the lane has no items. It reads the lock,
-// those of intersecting lanes, the beat and the holds, and, if there is a head, the keys that describeHead reads. It
-// counts up to maxDepth items. A row that cannot be read makes the group Corrupt, with the error as LastError.
+// describe returns the status of a lane, and the other facts of a GroupInfo. head is the key of the lane's first item;
+// nil = the lane has no items. It reads the lock, those of intersecting lanes, the beat and the holds, and, if there is
+// a head, the keys that describeHead reads. It counts up to maxDepth items. A row that cannot be read is no error: the
+// status is Corrupt then, with the error as LastError.
 func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInfo, error) {
 	info, err := v.describeLock(lane)
 	if err == nil && head != nil {
@@ -269,9 +270,9 @@ func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInf
 	return info, err
 }
 
-// describeLock is describe without the items. It sets the status by the locks: Ready means that no lock keeps the lane,
-// apart from a grant of an intersecting lane. In a queue with claims of single items it also reads the holds of the
-// group, to count the items in flight.
+// describeLock is describe without the items. It reads as readRecords does. It sets the status by the locks: Ready
+// means that no lock keeps the lane, apart from a grant of an intersecting lane. In a queue with claims of single items
+// it also reads the holds of the group, to count the items in flight.
 func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	info := GroupInfo{Group: lanes.GroupOf(lane)}
 	l, others, err := v.readRecords(lane)
@@ -307,10 +308,10 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	return info, err
 }
 
-// others adds to info, and reads nothing. all are the locks of lanes that intersect the lane. It adds the items of all
-// their claims to Outstanding. The status becomes that of the first claim whose lease lasts: Held for a whole group, of
-// which a lane is held, and Excluded for the lane of a template. Without such a claim it is that of the first mark, and
-// without a mark that of a delay.
+// others completes info, and reads nothing. all are the locks of lanes that intersect the lane. others adds the items
+// of all their claims to Outstanding. The first claim whose lease lasts sets the status, the owner and the time left.
+// The status is then Held for a whole group, of which a lane is held, and Excluded for the lane of a template. Without
+// such a claim the status becomes that of the first mark, and without a mark that of a delay.
 func (info *GroupInfo) others(plan lanes.Plan, lane string, all []heldLane, nowMS int64) {
 	status := Held
 	if lanes.IsPart(lane) {
@@ -395,9 +396,9 @@ func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error
 	return all, nil
 }
 
-// heldHead returns the hold of the first item of a whole group, in a list; nil = there is none. It reads the first
-// item's key and the first hold of the group, which must be of that item. A queue without claims of single items has no
-// holds.
+// heldHead returns the hold of the first item of a whole group, in a list; nil = that item has no hold, or the lane is
+// no whole group. It reads the first item's key and the first hold of the group. A hold of a later item does not count.
+// A queue without claims of single items has no holds.
 func (v inspection) heldHead(lane string) ([]heldLane, error) {
 	first := v.firstHold(lane)
 	if first == nil {
@@ -634,9 +635,9 @@ func (v inspection) readMarked(where string) (marked map[string]bool, more bool,
 	return marked, len(rows) == statsMarks, nil
 }
 
-// hints reads the hints of one shard (keys ready or open), the range in, up to statsMarks. It adds the oldest ready
-// groups to oldestReady, and returns how many hints are of marked groups. If no group is marked, it ends with the first
-// page that has the hint of a ready group.
+// hints reads the hints in a range, which are those of one shard (keys ready or open), up to statsMarks of them. It
+// adds the oldest ready groups to oldestReady, and returns how many hints are of marked groups. If no group is marked,
+// it ends with the first page that has the hint of a ready group.
 func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 	hints := newCursor(in)
 	for read, found := 0, 0; read < statsMarks && !hints.exhausted; {

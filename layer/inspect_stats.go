@@ -20,7 +20,7 @@ const (
 	// of key reads at most, and in 3 if the groups have a message or two.
 	statsDelayed = 100
 	statsDeep    = 1000
-	// statsHints is how many hints Stats follows to their groups; those behind are taken at their word.
+	// statsHints is how many hints Stats follows to their groups. It counts the hints behind them without a look.
 	statsHints = 100
 	// statsHolds bounds the locks which Stats reads to find the longest hold.
 	statsHolds = 20
@@ -44,7 +44,7 @@ const (
 // leads to a group whose head, the first item, is delayed, whose rate is used up, or which waits for an intersecting
 // claim. A timer of kind beat is that of the heartbeat of a handle, which keeps claims alive (keys beat and held).
 
-// groupCounts counts the groups of a queue by state, from hints and timers, so that the cost is bounded and does not
+// groupCounts counts the groups of a queue by status, from hints and timers, so that the cost is bounded and does not
 // grow with the number of messages. It sets ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed
 // and Lapsed of the Stats.
 type groupCounts struct {
@@ -182,12 +182,12 @@ type timerRow struct {
 	head int64    // index of the group's first item when the timer was written
 }
 
-// firstTimers reads the timers of a packed template in the order of their keys, page by page, and calls each with up to
-// limit of them. That is the order in which they are due. But with retroactive delay the timers with the time of an
-// enqueue come behind all others. It ends early when each reports that it has enough. The timer of a beat is not passed
-// to each. Instead each gets the handle's claims by heartbeat (keys held), as timers that are due when the beat is.
-// more says that there are, or may be, further timers. With several shards the timers are passed in the order in which
-// they are due, and if there are more than limit, an equal part of limit is read of each shard.
+// firstTimers reads the timers of a packed template in the order of their keys, page by page, and passes up to limit of
+// them to the function each. That is the order in which they are due. But with retroactive delay the timers with the
+// time of an enqueue come behind all others. firstTimers ends early if the function has enough. It does not pass the
+// timer of a beat. Instead it passes the handle's claims by heartbeat (keys held), as timers that are due when the beat
+// is. more says that there are, or may be, further timers. With several shards the timers are passed in the order in
+// which they are due, and if there are more than limit, an equal part of limit is read of each shard.
 func (v inspection) firstTimers(where string, limit int, each func(timerRow) (enough bool)) (more bool, err error) {
 	shards := v.keys.shards.all()
 	if shards == 1 {
@@ -285,9 +285,9 @@ type heldClaims struct {
 	next  kv.Future[[]kv.KV] // the page
 }
 
-// beginHeld starts reading the first claims that the handles of the first heldTogether beats among the timers keep: the
-// keys held of each. It reads up to heldFirst claims of a handle, but no more than limit. The caller calls it again for
-// the next beats.
+// beginHeld starts reading the claims (keys held) of the first heldTogether beats among the timers. Of each handle it
+// reads up to heldFirst claims, but no more than limit. all has an entry for each of these beats, in order. The caller
+// passes one entry after the other to passHeld, and calls beginHeld again for the next beats.
 func (v inspection) beginHeld(timers []timerRow, limit int) (all []*heldClaims) {
 	for _, t := range timers {
 		if t.kind != rec.KindBeat {
@@ -304,8 +304,10 @@ func (v inspection) beginHeld(timers []timerRow, limit int) (all []*heldClaims) 
 	return all
 }
 
-// passHeld is passTimers for the claims by one heartbeat (keys held), which have no timers. Each counts as a timer that
-// is due when the beat is due. passed is how many claims it has read, up to limit. enough is the last result of each.
+// passHeld is passTimers for the claims by one heartbeat (keys held), which have no timers. It passes each claim to the
+// function each, as a timer that is due when the beat is due. h comes from beginHeld. passed is how many claims it has
+// read, up to limit. more says that there are, or may be, further claims. enough says that the function has enough:
+// then passHeld has ended early.
 func (v inspection) passHeld(
 	h *heldClaims, limit int, each func(timerRow) (enough bool),
 ) (passed int, more, enough bool, err error) {
@@ -338,7 +340,8 @@ func (c *groupCounts) timers() error {
 }
 
 // timer counts one timer. A timer of kind claim or grant says that the group is held. A timer of kind delay or head
-// says that it is delayed, and any timer that is due says that it is ready. timer reads nothing, and never has enough.
+// says that it is delayed, and any timer that is due says that it is ready. timer reads nothing, and enough is always
+// false.
 func (c *groupCounts) timer(t timerRow) (enough bool) {
 	p, kind := t.key, t.kind
 	read, passed := &c.later, &c.passedLater
@@ -370,9 +373,10 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 	return false
 }
 
-// pass reports whether a timer stands for no group of its own: its group is stopped by a mark, or was counted by its
-// hint or by an earlier hold. It notes a group that this timer counts, so that the next hold of the group, or its hint,
-// does not count it again. It also counts the items of Lapsed.
+// pass reports whether a timer stands for no group of its own: a mark stops the group, or the group was counted by its
+// hint or by an earlier hold. Otherwise pass notes the group, so that the next hold of the group, or its hint, does not
+// count it again. The caller must then count the group. In a queue with lease_per=item pass also counts the items of
+// Lapsed: one for each expired claim.
 func (c *groupCounts) pass(t timerRow) bool {
 	p, isDue := t.key, t.key.index <= c.nowMS
 	// Each hold has a timer, and the group counts once.
@@ -397,8 +401,8 @@ func (c *groupCounts) pass(t timerRow) bool {
 	return false
 }
 
-// delay counts a group that waits for a retry, its first item, or its rate. A group that already is among the first has
-// a second timer, which is stale.
+// delay counts a group that waits for a retry, its first item, or its rate, and notes the first such groups in waiting.
+// If the group is there already, delay only adds one to passedLater, because a second timer of a group is stale.
 func (c *groupCounts) delay(group string) {
 	switch {
 	case slices.Contains(c.waiting, group):
@@ -511,9 +515,9 @@ func (c *groupCounts) says(f *found) hintSays {
 	return hintReady
 }
 
-// weigh counts the keys of the items of the delayed groups in waiting, up to statsDeep of each. Each further delayed
-// group counts as one message. A group without items, or with a claim or grant, has a stale timer, and is not delayed
-// after all. No item of a delayed group is in flight, unless items are claimed by themselves.
+// weigh sets Delayed. It counts the keys of the items of the delayed groups in waiting, up to statsDeep of each. Each
+// further delayed group counts as one message. A group without items, or with a claim or grant, has a stale timer, and
+// is not delayed after all. No item of a delayed group is in flight, unless items are claimed by themselves.
 func (c *groupCounts) weigh() error {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {

@@ -158,8 +158,9 @@ func (a Admin) Why(ctx context.Context, id ID, where Template) (Explanation, err
 	return a.q.why(ctx, id, where, (*explaining).explainItem)
 }
 
-// why calls explain in a transaction that only reads, and returns the explanation that it has made. explain gets an
-// explaining that has the id, and the lane of its group that the template matches.
+// why calls explain in a transaction that only reads (Queue.view), and returns the reasons that explain has added.
+// explain gets an explaining that has the id and a lane. The lane is the part of the id's group that the template where
+// matches, or the whole group if where is nil.
 func (q *Queue) why(
 	ctx context.Context, id ID, where Template, explain func(x *explaining) error,
 ) (e Explanation, err error) {
@@ -411,8 +412,9 @@ func (x *explaining) pacedTotal() (bool, error) {
 }
 
 // locked adds a reason for each lock that keeps the lane, and for each lease that has expired. It reads nothing. own is
-// the lane's lock; nil = there is none. others are locks of other lanes that may have items of the lane, or the hold of
-// the item. free: a receive may pass all of them. An expired lease is a reason, but does not change free.
+// the lane's lock; nil = there is none. others are locks of other lanes that may have items of the lane, and the holds
+// of the item and of the lane's first item. free: a receive may pass all of them. An expired lease is a reason, but
+// does not change free.
 func (x *explaining) locked(own *rec.Record, others []heldLane) (free bool) {
 	free = x.lockedBy(x.lane, own)
 	for _, other := range others {

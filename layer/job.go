@@ -97,10 +97,12 @@ type page struct {
 	cleared int64   // how many rows the step has cleared; of the archive, how many items
 }
 
-// eachPage runs the job j, whose steps go through a range of keys, page by page. visit gets the rows of a page, read at
-// snapshot, and whether there may be more behind them. It returns how many rows it has cleared. A page may be empty. If
-// its transaction is repeated, visit gets the page again, perhaps without its last rows. passed gets the numbers of the
-// rows of a page and of those cleared, and ends the job by returning true. name is the name of the rows in errors.
+// eachPage runs the job j, whose steps go through a range of keys, page by page. It sets j.attempt and j.pass. visit
+// gets the rows of a page, read at snapshot, and whether there may be more behind them. It returns how many rows it has
+// cleared. A page may be empty. If its transaction is repeated, visit gets the page again, perhaps without its last
+// rows. With j.once, a page of which visit has cleared no row gets no receipt, and may be done again after a commit of
+// unknown outcome. passed gets the numbers of the rows of a page and of those cleared, and ends the job by returning
+// true. name is the name of the rows in errors.
 func eachPage(
 	j job[page], of kv.KeyRange, name string,
 	visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error),
@@ -123,9 +125,9 @@ func eachPage(
 	return j.run(true)
 }
 
-// restFactor is how many times its own length a step rests afterwards, so that the job takes at most a quarter of the
-// time of whatever the job shares with claims of other groups. Batch priority alone is not enough: a cluster grants
-// batch transactions as long as the cluster's own limits are far.
+// restFactor is how many times its own length a step rests afterwards, up to longestRest. So a job of short steps takes
+// at most a quarter of the time, and the remaining time is for claims of other groups. Batch priority alone is not
+// enough: a cluster grants batch transactions until it comes near its own limits.
 const restFactor = 3
 
 // longestRest bounds a rest, so that a step which was slow for another reason does not delay the job for long.
@@ -139,8 +141,9 @@ func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
 	}
 }
 
-// checkSpan checks the bounds of a time, which is to be at from or later, and earlier than before. A zero bound is
-// none. If no time lies between the bounds, the error wraps ErrOptions; what begins its text, for example "finished".
+// checkSpan checks the bounds of a time: from is the first time allowed, and before is the first time that is too late.
+// A zero bound does not count. If no time lies between the bounds, the error wraps ErrOptions. It names the time by
+// what, for example "finished".
 func checkSpan(what string, from, before time.Time) error {
 	if !from.IsZero() && !before.IsZero() && !from.Before(before) {
 		return fmt.Errorf("%w: %s from %s on, and before %s", ErrOptions, what, from, before)
@@ -163,7 +166,7 @@ func checkAfter(group *string, after *ID) error {
 	return nil
 }
 
-// inSpan reports whether a time in milliseconds is at from or later, and earlier than before. A zero bound is none.
+// inSpan reports whether a time in milliseconds lies within the bounds from and before, which checkSpan explains.
 func inSpan(ms int64, from, before time.Time) bool {
 	return (from.IsZero() || ms >= millis(from)) && (before.IsZero() || ms < millis(before))
 }
@@ -201,7 +204,7 @@ func newListPage[T any](limit int, unit string) (*listPage[T], error) {
 }
 
 // add adds a row with the given body to the page. fits is false if the page has no room for the row, which is then the
-// first of the next page.
+// first of the next page. The caller must then add no further row.
 func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 	n := len(p.rows)
 	if p.size += len(body); n == p.limit || n > 0 && p.size > defaultMaxBytes {
@@ -278,9 +281,10 @@ func (p *purger) unreadableSections() []kv.KeyRange {
 	return sections
 }
 
-// unreadable clears hints (ready, open, kept), timers (timer, due, held), requests and grants which cannot be read. It
-// reads all of them, so a sweep of many (Every) does so only if the handle has met an unreadable row. See clearFrom for
-// the conflicts, and leadAgain for the keys that are set instead.
+// unreadable clears hints (ready, open, kept), timers (timer, due, held), requests for any group (request) and grants
+// which cannot be read. named clears the other requests. unreadable reads all of these rows, so a sweep with Every does
+// so only if the handle has met an unreadable row. See clearFrom for the conflicts, and leadAgain for the keys that are
+// set instead.
 func (s *sweeper) unreadable() error {
 	if s.o.Every > 0 && s.q.unreadable.Load() == 0 {
 		return nil
@@ -377,10 +381,11 @@ func ownerless(w *txn, p parsedKey) (bool, error) {
 	return true, nil
 }
 
-// leadAgain makes the lane of a cleared row findable, from the lane's lock, which it reads with a conflict. Without a
-// lock the lane's head gets a hint. With a lock, leadAgain writes the mark if the lock has one, and the timer (or held
-// key) of its holding. If the lock cannot be read, leadAgain does nothing. If the row is a beat, or the timer of a
-// beat, see beatAgain. A row of any other name leads to no lane, and leadAgain does nothing.
+// leadAgain makes the lane of a cleared row findable. It reads the lane's lock with a conflict, and adds a write
+// conflict on the group's lock. Without a lock the lane's head gets a hint. With a lock, leadAgain writes the mark if
+// the lock has one, and the timer (or held key) of its holding. If the lock cannot be read, leadAgain does nothing. If
+// the row is a beat, or the timer of a beat, see beatAgain. A row of any other name leads to no lane, and leadAgain
+// does nothing.
 func leadAgain(w *txn, p parsedKey) error {
 	switch p.name {
 	case nameTimer:
@@ -462,9 +467,9 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 	}
 }
 
-// raiseFrom is the second step of a raise: it stores that writers use as many shards as readers read. If the number of
-// shards is not as seen any more, or the step is done already, it writes nothing. So an attempt after a commit of
-// unknown outcome finds the step done.
+// raiseFrom is the second step of a raise: it stores that writers use as many shards as readers read. If another raise
+// has changed the number since the caller has read seen, or the step is done already, it writes nothing. So an attempt
+// after a commit of unknown outcome finds the step done.
 //
 // Footprint: reads and writes the configuration, with conflicts.
 func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {

@@ -143,9 +143,10 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 	return ArchivePage{Items: list.rows, Next: next}, nil
 }
 
-// lastReadable returns the id of the last readable item on a page, which has items. The next page begins behind it.
-// Without a group a page finds its place by the time of completion. An unreadable item has none, so unreadable items at
-// the end of a page are listed again. If no item can be read, lastReadable returns the last one.
+// lastReadable returns the id of the item behind which the next page begins: the last readable item of the page. The
+// page must not be empty. Without a group, the next page finds its place by the time at which that item was finished.
+// An unreadable item has no such time, so unreadable items at the end of a page are listed again. If no item can be
+// read, lastReadable returns the last one.
 func lastReadable(items []ArchivedItem) *ID {
 	for i := range slices.Backward(items) {
 		if items[i].Err == nil {
@@ -228,9 +229,9 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 	return w, err
 }
 
-// place finds where the walk begins and ends, at the version of v. Items finished later are not part of the walk. It
-// reads the last key of the group's archived items (archive), or the last entry's (archived): the end. For the begin
-// see placeBehind and seek.
+// place finds where the walk begins and ends, at the version of v. Items finished in transactions that begin later are
+// not part of the walk. It reads the last key of the group's archived items (archive), or the last entry's (archived):
+// the end. For the begin see placeBehind and seek.
 func (w *archiveWalk) place(v *view, after *ID) error {
 	keys := v.keys
 	section := keys.section(nameArchived)
@@ -328,8 +329,10 @@ func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
 	return nil
 }
 
-// read reads the next items of the walk, up to limit, and returns those that the filter chooses. The walk stays where
-// it is: see pass. The version and the conflicts are those of v.
+// read reads the next items of the walk, up to limit, and returns those that the filter chooses. With a group in the
+// filter it reads the group's items (archive). Otherwise it reads entries (archived), and the items that they name. The
+// version and the conflicts are those of v. read does not move the walk: when the transaction is done, the caller must
+// call pass.
 func (w *archiveWalk) read(v *view, limit int) (archiveStep, error) {
 	r := kv.Range{Begin: w.begin, End: kv.FirstGreaterOrEqual(w.end)}
 	rows, err := v.read.GetRange(r, kv.RangeOptions{Limit: limit}).Wait(v.ctx)
@@ -566,7 +569,8 @@ type replayStep struct {
 }
 
 // perform is an attempt, with at most width archived items. It reads the items at snapshot, until they fit into one
-// transaction, and enqueues them in tx: see txn.enqueue for the keys. In a dry run it writes nothing.
+// transaction, and enqueues them in tx: see txn.enqueue for the keys. In a dry run, or if there is no item to enqueue,
+// it writes nothing, and returns ErrNoQueue if the queue is gone.
 func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	var err error
 	v := r.q.viewOf(ctx, tx.Snapshot())
@@ -590,8 +594,8 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 }
 
 // choose makes the messages of the items in r.step, and counts them in r.done and r.unreadable. It reads their parts.
-// If the items are too many for a transaction or for the limit, e is nil: the caller must read again, at most fit
-// items.
+// Each message gets the header ReplayHeader, unless the queue has a facet of that name. If the items are too many for a
+// transaction or for the limit, e is nil: the caller must read again, at most fit items.
 func (r *replayStep) choose(v *view) (e *enqueuing, fit int, err error) {
 	r.done, r.unreadable = 0, 0
 	e = &enqueuing{redriven: true}

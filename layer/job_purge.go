@@ -69,7 +69,7 @@ const (
 // remaining items for as long as they stay in the queue.
 //
 // A purge of the queue removes all items in one transaction if no group is in flight, waits for a retry or is paused,
-// if there are no dead letters, no archive and no changes for subscriptions (Config.Changes), and if no other
+// if there are no dead letters, no archived items and no changes for subscriptions (Config.Changes), and if no other
 // transaction changes the queue at the same time. Otherwise Purge works in steps at batch priority, group by group in
 // the order of their names. Each step is short whatever the depth. It conflicts with calls that change or claim the
 // groups that it purges, with enqueues whose dedup id is remembered, and with other purges and a drop. To continue a
@@ -88,8 +88,10 @@ func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 }
 
 // purge does the work of Purge. It checks the options, clears the states (state) and the used rates (pace) of the
-// groups, and removes the items in steps: it clears item, part, attempt and lane, ends holdings (lock, hold, timer,
-// due, held, grant), and sets or clears hints (ready, open). With Force it then clears the rows that cannot be read.
+// groups, and removes the items in steps. A step notes the purge (purged, or the field purged of meta). It clears item,
+// part, attempt and lane, ends holdings (lock, hold, timer, due, held, grant), puts back kept hints (kept), and sets or
+// clears hints (ready, open). A step that removes items also writes a receipt, counters and changes. purgeStep has the
+// conflicts. With Force purge then clears the rows that cannot be read.
 func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	switch {
@@ -436,9 +438,9 @@ func (s *purgeStep) inHand(l *rec.Record) (bool, error) {
 	return claimLasts(s.txn, l)
 }
 
-// purge removes a run's items, except the items in flight: the item, its parts and its attempts, by exact keys. It ends
-// the group's holding as end says, and leaves the group findable as leave says. If several claims of a group are
-// possible, purgeLanes does this.
+// purge removes a run's items, except the items in flight. It clears each item by its exact key, with its parts and its
+// attempts. It ends the group's holding as end says, and leaves the group findable as leave says. If several claims of
+// a group are possible, purgeLanes does this.
 func (s *purgeStep) purge(r *purgeRun) error {
 	if !s.keys.plan.IsPlain() {
 		return s.purgeLanes(r)
@@ -470,9 +472,9 @@ func (s *purgeStep) purge(r *purgeRun) error {
 // clears them, their parts and their attempts by ranges, without reading them, and adds a read conflict on the range of
 // the items. It ends the group's holding and leaves the group findable, as purge does.
 //
-// wide removes nothing and returns false if the group has a live claim, or (without Force) a lock that cannot be read.
-// So it does if a dead letter or an archived item is in between, because its parts lie among those of the items, and in
-// a queue with other lanes than groups.
+// wide removes nothing and returns false if, without Force, the group has a live claim or a lock that cannot be read.
+// So it does if a dead letter or an archived item is in between, because its parts lie among those of the items, if the
+// key end cannot be read, and in a queue with other lanes than groups.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	if !s.keys.plan.IsPlain() {
 		return false, nil // the keys of the lanes are known by the items alone
@@ -543,10 +545,10 @@ func (s *purgeStep) end(group string, r *rec.Record, inHand, whole bool) (free b
 	return s.txn.end(group, r, r.Mark())
 }
 
-// leave makes a group findable whose items from first on are gone, and clears the hint (ready) of first. If the group
-// is free, its new head gets a hint, or leave adds a read conflict on the empty group. But after more than
-// purgePatience conflicts a free group gets the hint of first, without a look at its head. A group that is not free is
-// found when its holding or mark ends. whole means: no item of the group is left.
+// leave makes a group findable after this step has removed items of it. first is the first of these items, and leave
+// clears its hint (ready). If the group is free, its new head gets a hint, or leave adds a read conflict on the empty
+// group. But after more than purgePatience conflicts a free group gets the hint of first, without a look at its head. A
+// group that is not free is found when its holding or mark ends. whole means: no item of the group is left.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
 		// The hint may be stale: the receive that finds a stale hint clears it. With the number unread, the receive
@@ -566,13 +568,15 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 
 // A purge of the whole queue first tries to remove all items in a single transaction, whatever their number. It clears
 // ranges, without reading an item. That is possible if there are no locks and no holds, so that nothing is in flight,
-// waits for a retry or is paused. There must be neither dead letters nor an archive, because their parts lie between
-// those of the items. No other transaction may change the queue at the same time. Otherwise the purge works group by
+// waits for a retry or is paused. There must be neither dead letters nor archived items, because their parts lie
+// between those of the items. The queue must keep no changes (Config.Changes), because a change says how many items of
+// a group are gone. No other transaction may change the queue at the same time. Otherwise the purge works group by
 // group. Example: a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
 
 // whole removes all items of the queue with their parts, attempts, lane keys, hints (ready, open) and timers (timer,
-// due), or does nothing and returns false. The timers of heartbeats go too: the next move of the beat, or the next
-// claim that joins it, sets its timer again.
+// due), or does nothing and returns false. It reads the counters (count), and the first key of each of lock, hold, dead
+// and archive, at snapshot. The timers of heartbeats go too: the next move of the beat, or the next claim that joins
+// it, sets its timer again.
 //
 // Footprint: read conflicts on all items and on all records; write conflicts on both. So an item or a claim that is
 // committed at the same time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails
@@ -648,6 +652,8 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 // Footprint: read conflicts on all locks of the group, and on the holds from the first item of the run to the last; a
 // write conflict on the lock of the whole group, which every claim reads. purgeLanes reads the locks of the group and
 // of the items' lanes. If an item cannot be read, it also reads other locks and keys lane of the group, at snapshot.
+// txn.put has the keys of a holding that ends. txn.leave has the reads and conflicts of a lane that is set free, for
+// example a conflict on an empty lane.
 func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err := learnFacets(s, r); err != nil {
 		return err
@@ -778,7 +784,7 @@ func (s *purgeStep) keepUnreadable(r *purgeRun) {
 }
 
 // holdsOver returns the range of the holds from a run's first item to its last. A hold is the lock of a single item. In
-// a queue without holds there is no range.
+// a queue without holds there is no range. The run must have an item.
 func holdsOver(s subspace, r *purgeRun) []kv.KeyRange {
 	return s.holdsFrom(s.hold(idOf(r.items[0], r.group)), idOf(r.items[len(r.items)-1], r.group))
 }

@@ -71,7 +71,7 @@ const (
 // transactions. Example: a group has 150 letters, and then a live item. The item may be delivered before the last 50
 // letters are back, unless the group is paused (PauseGroup) for the time of the redrive.
 //
-// RedriveTx lists the keys that Redrive reads and writes.
+// RedriveTx lists the keys that Redrive reads and writes. If f has a time, Redrive also reads receipts, at snapshot.
 //
 // After an error, the report says what was done before. Errors: ErrNotDead if chosen ids are no dead letters, when all
 // others are done; ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError; ErrClock if f has a time and the clocks
@@ -108,7 +108,8 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 
 // Discard removes the dead letters which f chooses, for good. f must say what it chooses; DeadFilter.All says all
 // letters. Discard works as Redrive does, and never touches a group. With Before it leaves the letters whose messages
-// are younger than that by the database's versions, because a clock is wrong then.
+// are younger than that by the database's versions, because a clock is wrong then. DiscardTx lists the keys that
+// Discard reads and writes. If f has a time, Discard also reads receipts, at snapshot.
 func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
 	return a.sweepDead(VerbDiscard, &deadSweep{
 		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress,
@@ -262,9 +263,9 @@ func checkClock(ctx context.Context, q *Queue, f *DeadFilter) error {
 	})
 }
 
-// tooYoung returns a function that reports whether a letter cannot have died before the bound of a discard, because its
-// message is younger than that by versions, by more than clockSlack. One of the clocks is wrong then, and the letter
-// stays: see moment.
+// tooYoung returns a function that reports whether a letter cannot have died before filter.Before, the bound of a
+// discard: by versions its message is younger than that, by more than clockSlack. One of the clocks is wrong then, and
+// the letter stays: see moment. For a redrive, and without Before, the function always returns false.
 func tooYoung(s *deadSweep, v *view) (func(row *deadRow) bool, error) {
 	if s.redrive != nil || s.filter.Before.IsZero() {
 		return func(*deadRow) bool { return false }, nil
@@ -282,9 +283,10 @@ type sweptStep struct {
 	moved      []ID  // the letters done, if they went to the tails
 }
 
-// attempt is one attempt of a step: it chooses letters, and redrives or discards them. wrote means: the transaction has
-// done so, and needs a receipt. Without a receipt, after a commit of unknown outcome the report would miss the letters
-// of the commit, and their ids would be taken for unknown.
+// attempt is one attempt of a step: it chooses letters, and redrives or discards them. In a dry run it only chooses.
+// wrote means: the transaction has redriven or discarded letters, and needs a receipt. Without a receipt, after a
+// commit of unknown outcome the report would miss the letters of the commit, and their ids would be taken for unknown.
+// The error is ErrNoQueue if the queue is gone, also if attempt writes nothing.
 func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
 	w := s.q.txn(s.ctx, tx)
 	done, rows, err := s.choose(walk, w, width)
@@ -305,10 +307,11 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 	return done, true, w.finish()
 }
 
-// choose reads the letters (dead) for one transaction: up to width, up to the limit, and about deadStepBytes to write.
-// It returns the step, and the letters to redrive or discard. Not among them are letters that cannot be read, are too
-// young (tooYoung), or went to the tail already (back). If the redrive needs the messages, choose also reads the parts
-// of the bodies, and calls RedriveOptions.Edit. The reads are at snapshot: redrive and discard add the conflicts.
+// choose reads the letters (dead) for one transaction: up to width, up to the limit, and for a redrive about
+// deadStepBytes to write. It returns the step, and the letters to redrive or discard. Not among them are letters that
+// cannot be read, are too young (tooYoung), or went to the tail already (back). If the redrive needs the messages,
+// choose also reads the parts of the bodies, and calls RedriveOptions.Edit. The reads are at snapshot: redrive and
+// discard add the conflicts.
 func (s *deadSweep) choose(walk *deadWalk, w *txn, width int) (sweptStep, []deadRow, error) {
 	step, err := walk.read(&w.view, width)
 	out := sweptStep{deadStep: step}
@@ -404,10 +407,13 @@ func (w *txn) discard(rows []deadRow) error {
 }
 
 // redrive gives dead letters back to their groups as o says: to the tails (redriveToTail), or, as follows, to their old
-// places. It writes the items again, clears the letters (dead), and makes each group findable by hints. If each group
-// is one lane, redrive reads the group's lock with a conflict, and attempt records of the group for the hint. It writes
-// a hint only if there is no lock. Otherwise each lane of an item gets the item and a hint, held or not. A write
-// conflict on each group's lock excludes claims that have not seen the items.
+// places. rows must be in the order of their keys, each once. redrive writes the items again (exhumedOf, exhume),
+// clears the letters (bury), and makes each group findable by hints. A write conflict on each group's lock excludes
+// claims that have not seen the items.
+//
+// In a queue in which each group is one lane, redrive reads the group's lock with a conflict, and the first attempt
+// record of the group from the letter on, for the hint. It writes a hint only if there is no lock. In any other queue
+// each lane of an item gets the item and a hint, held or not (hintLanes).
 func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	w.count(countRedriven, len(rows))
 	if o.ToTail {
@@ -476,7 +482,7 @@ type exhumed struct {
 }
 
 // exhumedOf makes the item from a dead letter that was read, and edits it if o says so. It writes nothing. It reads the
-// parts of a body that is to be edited.
+// parts of a body that is to be edited, and with Retention receipts (renewed).
 func exhumedOf(w *txn, row *deadRow, o *RedriveOptions) (e exhumed, err error) {
 	e.value, e.edited = row.dead.Item, o.Edit != nil
 	if e.edited {
@@ -495,9 +501,10 @@ func exhumedOf(w *txn, row *deadRow, o *RedriveOptions) (e exhumed, err error) {
 	return e, err
 }
 
-// exhume writes an item under the id of its dead letter: the item, and the parts if the body was edited. The caller
-// must exclude the holders of the group, because the item may come before those of a claim, and must leave hints of the
-// item's lanes.
+// exhume writes an item under the id of its dead letter. If the body was edited, it also clears the old parts and
+// writes the new ones. The caller must clear the letter, and must exclude the holders of the group, because the item
+// may come before those of a claim. It must also make the item findable in its lanes: by a hint, and by the key lane in
+// a lane that is no whole group (hintLanes).
 func (w *txn) exhume(id ID, e *exhumed) {
 	if e.edited {
 		w.tx.ClearRange(w.keys.parts(id))
@@ -530,7 +537,8 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	return append(e.Append(make([]byte, 0, len(value)+16)), body...), nil
 }
 
-// open reads the item of a dead letter, with the parts of the body, unless that was done.
+// open sets row.item, the item of a dead letter that was read. It reads the parts of the body (part), at snapshot. If
+// row.item is set already, open does nothing.
 func (w *txn) open(row *deadRow) error {
 	if row.item != nil {
 		return nil
@@ -542,7 +550,8 @@ func (w *txn) open(row *deadRow) error {
 	return err
 }
 
-// edited returns the message of a dead letter, changed by o.Edit if there is one. It reads the parts of the body.
+// edited returns the message of a dead letter, changed by o.Edit if there is one. It reads the parts of the body
+// (open). If row.message is set already, edited returns that, and reads and calls nothing.
 func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if row.message != nil {
 		return row.message, nil
@@ -561,8 +570,9 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	return &m, nil
 }
 
-// redriveToTail enqueues letters as new messages, with new ids, and clears the letters (dead) and their parts. The
-// dedup entries of the messages then name the new ids. For the other keys see txn.enqueue.
+// redriveToTail enqueues letters at the tails of their groups (groupOfLetter), under new indexes and with the same
+// randoms, and clears the letters (dead) and their parts. The dedup entries of the messages then name the new ids
+// (renamed). It reads the parts of the bodies, unless choose has done so. For the other keys see txn.enqueue.
 func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	e := &enqueuing{redriven: true, told: ChangeRedriven}
 	for i := range rows {

@@ -74,6 +74,7 @@ type SweepReport struct {
 // also say that they are old.
 //
 // If a row that cannot be read stops one part of the work, Sweep does the other parts, and the error wraps ErrCorrupt.
+// Each part is a method of sweeper; the comment of the method lists the keys.
 //
 // Errors: *LimitError, ErrClock, ErrCorrupt, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
@@ -135,7 +136,8 @@ func (s *sweeper) ask() error {
 	})
 }
 
-// raise finishes a raise of the shards which was interrupted, or begun in a caller's transaction: see finishRaise.
+// raise takes the second step of a raise of the shards, if the handle knows that the step is missing, for example
+// because Configure was interrupted. See finishRaise, which waits before the step.
 func (s *sweeper) raise() error {
 	if !s.q.keys.shards.known.Load().isRising() {
 		return nil
@@ -262,7 +264,8 @@ func (s *sweeper) begin() (mine bool, err error) {
 }
 
 // receipts clears the receipts that are older than receiptLife by the wall clock and by the database's version. A retry
-// that needed such a receipt has long ended: see receiptTrust. Receipts that cannot be read stay.
+// that needed a receipt so old has long ended: see receiptTrust. A receipt of an earlier release has no version, and
+// its time decides alone. Receipts that cannot be read stay. receipts adds no conflict.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackReceipt(row.Key, row.Value)
@@ -276,8 +279,8 @@ func (s *sweeper) receipts() error {
 }
 
 // purges clears the notes of purges of groups (purged) that are older than any dedup entry. A purge of a group voids
-// all dedup entries older than its note, so an entry may ask for the note. purges has a read conflict on each cleared
-// note, because a purge may write it again. Notes that cannot be read stay.
+// all dedup entries older than its note, so the note must stay as long as there may be such an entry. purges has a read
+// conflict on each cleared note, because a purge may write it again. Notes that cannot be read stay.
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		note, err := rec.UnpackPurgeNote(row.Key, row.Value)
@@ -356,7 +359,7 @@ const (
 
 // archived clears the items that the archive has kept for Config.Archive, or all if the queue has no archive any more.
 // It reads the entries (archived), which lie in the order of completion, at snapshot, and clears those that are too
-// old, with the items (archive) and parts that they name.
+// old, with the items (archive) and parts that they name. It adds no conflict.
 func (s *sweeper) archived() error {
 	rest := newCursor(s.q.keys.section(nameArchived))
 	entries := job[page]{
@@ -629,7 +632,8 @@ func redate(w *txn, late []deadRow) error {
 }
 
 // sweepPlace is how far the last sweep has come in a section. The next sweep with Every begins behind it. A note in
-// meta has the place: the field swept_to or swept_dead. Each sweep writes the note, also one without Every.
+// meta has the place: the field swept_to or swept_dead. A sweep without Every does not read the note, but writes it
+// after each page that is not the last, and clears it after the last page if it has written it.
 type sweepPlace struct {
 	s       *sweeper
 	section kv.KeyRange // still to be swept
@@ -711,10 +715,10 @@ func (s *sweeper) dedup() error {
 	}, &s.report.Dedup, place.enough)
 }
 
-// outlived returns the keys of the entries, among rows, which make nothing a duplicate any more. For an entry without a
-// time it reads the item and the dead letter of the entry's message: if neither is there, the entry is over. An
-// unreadable entry stays: Check names the entry. An entry with a time is over when that is past by dedupSlack, because
-// clocks differ.
+// outlived returns the keys of the entries, among rows, which make nothing a duplicate any more. An entry with a time
+// is over as moment.lasts says, by a clock that is dedupSlack behind the handle's, because clocks differ. Of an entry
+// without a time outlived reads, at snapshot, whether the item or the dead letter of the entry's message is there: if
+// neither is, the entry is over. An unreadable entry stays: Check names the entry.
 func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	type place struct{ entry, item, dead []byte }
 	var over [][]byte
@@ -925,9 +929,9 @@ func (s *sweeper) isLaterTurn(tx kv.Tx, hint []byte, lane string) (bool, error) 
 }
 
 // overdue removes the items past retention. It goes from head to head, and removes a head past retention together with
-// the items past retention behind it. It clears the items with their parts and attempts, or makes them dead letters
-// (dead): see Config.DeadLetterExpired. Their group then gets a hint, or is found by its mark or timer. The job reads
-// items at snapshot; overdueStep has the conflicts.
+// the items past retention behind it. It clears the items with their keys lane, their parts and their attempts, or
+// makes them dead letters (dead): see Config.DeadLetterExpired. Holdings of the group that are over end, too. The group
+// then gets a hint, or is found by its mark or timer. The job reads items at snapshot; overdueStep has the conflicts.
 func (s *sweeper) overdue() error {
 	config, err := s.configuration()
 	if err != nil || config.Retention == 0 {
@@ -1068,8 +1072,8 @@ func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err 
 // no item.
 //
 // stop: the items stay in this step. again: the next step must look at the group again. If a holding lasts, the result
-// is stop alone; also if the group has more than maxPassed locks before the last of these. If all are over, endOver
-// ends some of them, and the result is both. If there is none, the result is neither.
+// is stop alone; also if the group has too many locks to look at (locksRead). If all are over, endOver ends some of
+// them, and the result is both. If there is none, the result is neither.
 func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
 	var all []heldLane
 	var read locksRead
@@ -1182,9 +1186,10 @@ func (s *sweeper) paces() error {
 // Config.MaxRate, and used is how far the group has used it up.
 //
 // Footprint: a write conflict on the lock, so that no transaction leaves the group to an outdated rate, also not at the
-// end of a claim or a delay. If the lock has a record, or the right timer is there already, repace writes no key, and
-// adds a read conflict on the lock, or on the timer. If the group must wait, a read conflict on the gap up to the head.
-// All other reads are at snapshot, because a superfluous hint or timer is harmless.
+// end of a claim or a delay. If the group must wait, repace reads its timer with a conflict. If the timer is there
+// already, repace writes no key. If the lock has a record, repace writes no key either, and adds a read conflict on the
+// lock. If it sets the timer, it adds a read conflict on the gap up to the head. All other reads are at snapshot,
+// because a superfluous hint or timer is harmless.
 func (w *txn) repace(group string, rate Rate, used rec.Pace) error {
 	found := w.read.GetRange(w.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)

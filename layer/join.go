@@ -14,8 +14,8 @@ import (
 // it to the tail of its group, under a new index and with the same random. Messages that are due earlier go first, so
 // they join in the order of the times.
 
-// joinProbe bounds how many earlier groups a transaction looks at in vain. Such a group is paused or unreadable, or it
-// is no waiting group, and its name lies between those of waiting groups.
+// joinProbe bounds how many earlier groups one call of join looks at in vain. Such a group is paused or unreadable, or
+// it is no waiting group, and its name lies between those of waiting groups.
 const joinProbe = 20
 
 // join carries out the verdict "joins" on f, a waiting group with a head that is due. It makes messages join the group:
@@ -104,7 +104,8 @@ func joinFrom(w *txn, c candidate) (of joined, behind *candidate, err error) {
 	return joinedSome, behind, nil
 }
 
-// lookAt reads the lock of c's group, and up to most of its items, at snapshot, and returns them with the verdict.
+// lookAt reads, at snapshot, the locks and the hold that may keep the lane of c, and the first items of the lane. The
+// parameter most bounds the number of items. lookAt returns them with the verdict. assess has the other reads.
 func lookAt(w *txn, c candidate, most int) (*found, error) {
 	f, err := w.await(c, w.readLaneLock(w.read, c.lane, locksAtOnce), w.readItems(w.read, c.lane, most))
 	if err != nil {
@@ -114,13 +115,14 @@ func lookAt(w *txn, c candidate, most int) (*found, error) {
 }
 
 // moveToTail moves the first messages of the waiting group f to the tail of the group that they join: it removes the
-// items, and enqueues the messages under new indexes, with the same randoms. It moves those that are due, up to
-// overdueBytes. It clears the waiting group's holding, if one has ended, and its hint and timers, and points the dedup
-// entries of the messages to the new items. behind is the hint of the next message of the waiting group; nil = there is
-// none. If the first message cannot be read, nothing is written.
+// items (txn.remove), and enqueues the messages under new indexes, with the same randoms. It moves those that are due,
+// up to overdueBytes. It clears the waiting group's holding, if one has ended, and its hint and timers, and points the
+// dedup entries of the messages to the new items. behind is the hint of the next message of the waiting group; nil =
+// there is none. If the first message cannot be read, nothing is written.
 //
 // Footprint: read conflicts on the lock of the waiting group and on the holds up to its last moved item, a write
-// conflict on the lock, and read conflicts on the dedup entries; else that of an enqueue.
+// conflict on the lock, and read conflicts on the dedup entries. If no message is left in the waiting group, also a
+// read conflict on the range of its items (leadOn). The rest is the footprint of an enqueue.
 func moveToTail(w *txn, f *found) (behind *candidate, err error) {
 	group, _ := joinedFrom(f.group())
 	config, err := w.config()

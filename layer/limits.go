@@ -198,7 +198,7 @@ func durationText(d time.Duration) string {
 	return s
 }
 
-// nameOf returns the name of v, whose values are the places in names. A value without a name is a number.
+// nameOf returns the name of v: the text at the place v in names. If there is none, it returns the number v as text.
 func nameOf[T ~int](v T, names []string) string {
 	if v < 0 || int(v) >= len(names) {
 		return strconv.Itoa(int(v))

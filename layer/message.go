@@ -24,9 +24,9 @@ type Message struct {
 	// Sent.ID has the name of the group. Not with Group, nor where duplicates are looked for within groups
 	// (DedupInGroup) if the message has a dedup id.
 	Alone bool
-	// Tenant, of a message that is alone, is whose it is: with Config.Fair tenants do not hold up each other.
-	// The messages of a tenant lie in one of the queue's shards, two tenants in the same one with a chance of 1 in
-	// Config.Shards. The tenant is not stored. "" = in any shard. At most MaxGroupSize bytes.
+	// Tenant is the owner of a message that is alone: with Config.Fair tenants do not hold up each other. Only with
+	// Alone. The messages of a tenant lie in one of the queue's shards. Two tenants have the same shard with a chance
+	// of 1 in Config.Shards. The tenant is not stored. "" = in any shard. At most MaxGroupSize bytes.
 	Tenant string
 	// Body is at most MaxBodySize bytes, and may be empty.
 	Body []byte

@@ -13,7 +13,8 @@ import (
 // operation is the call of one caller in a transaction that it may share with others: an enqueue, a settlement (an ack,
 // advance, nack or extend), a receive, or a settlement and a receive. line.Op says which goroutine owns an operation at
 // a time. Package line makes operations share transactions, and knows them by the methods below; none of these reads or
-// writes a key, except restore.
+// writes a key, except restore. Named, Template, Place, Unserved, Keeps and Forget panic if the operation does not
+// receive.
 type operation struct {
 	line.Op
 	enqueue *enqueuing  // nil = none; so for the next two
@@ -83,8 +84,8 @@ func (o *operation) Named() bool { return o.receive.o.Group != nil }
 // Template implements line.Operation: it returns the packed template of the receive; "" = whole groups.
 func (o *operation) Template() string { return o.receive.where }
 
-// Place implements line.Operation: it names the lane or the template that the receive waits for. Receives with one
-// place are looked for once. "" = the receive takes any whole group.
+// Place implements line.Operation: it names the lane or the template that the receive waits for. Receives with equal
+// places need one look. "" = the receive takes any whole group.
 func (o *operation) Place() string {
 	w, any := o.receive.want()
 	if any {
@@ -93,7 +94,8 @@ func (o *operation) Place() string {
 	return w.place()
 }
 
-// Unserved implements line.Operation: it reports whether the receive has got nothing, and so must wait.
+// Unserved implements line.Operation: it reports whether the receive has no claim and must wait for one, see
+// reception.unserved.
 func (o *operation) Unserved() bool { return o.receive.unserved() }
 
 // Keeps implements line.Operation: it reports whether the receive has a receive id. Then the caller can repeat it, and

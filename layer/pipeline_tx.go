@@ -14,9 +14,9 @@ import (
 )
 
 // submit runs o and returns its error when the outcome is known, or when ctx ends. Operations that arrive at the same
-// time share transactions, see line.Pipeline.Submit. If no group is ready, a receive with a Wait waits in the line for
-// so long, or until its Stop is closed. If a claim by heartbeat may have stayed unsettled, the handle ends its
-// heartbeat, so that the claim can expire (leaveIfUnsettled).
+// time share transactions, see line.Pipeline.Submit; txn.perform has the keys. If no group is ready, a receive with a
+// Wait waits in the line for so long, or until its Stop is closed. If a claim by heartbeat may have stayed unsettled,
+// the handle ends its heartbeat, so that the claim can expire (leaveIfUnsettled).
 func (q *Queue) submit(ctx context.Context, o *operation) (err error) {
 	if err := q.prepare(o); err != nil {
 		return err
@@ -89,12 +89,13 @@ func giveBackOf(q *Queue, o *operation) {
 	}
 }
 
-// run runs the operations of a batch, in one transaction or several, and sets the results of each. others is how many
-// groups the handle's other transactions in flight are likely to take.
+// run runs the operations of a batch, in one transaction or several, and sets the results of each. txn.perform has the
+// keys. others is how many groups the handle's other transactions in flight are likely to take.
 //
-// After the first conflict, the operations that settle or enqueue run again without the receives. The receives of such
-// operations follow in other transactions. Operations with First set begin so: the pipeline has seen that receives lose
-// conflicts at the time. Receives alone are tried again after each conflict.
+// A batch of receives together with settlements or enqueues runs in one transaction, up to the first conflict. After
+// that the settlements and enqueues run again without the receives, and all receives of the batch follow in other
+// transactions. If an operation has First set, the batch begins so: the pipeline has seen that receives lose conflicts
+// at the time. A batch of receives alone is tried again after each conflict.
 func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	switch {
 	case slices.ContainsFunc(batch, func(o *operation) bool { return o.First }):
@@ -226,8 +227,9 @@ func runReceives(ctx context.Context, q *Queue, batch []*operation, others int) 
 	}
 }
 
-// pauseAfter waits for a random time after so many lost conflicts: up to AWhile, doubled with each conflict, at most
-// lastConflictPause. It returns false if ctx has ended.
+// pauseAfter waits for a random time after so many lost conflicts, at least one: up to AWhile, doubled with each
+// further conflict, at most lastConflictPause and Options.Tx.MaxRetryDelay. It returns false if ctx has ended. With
+// lost = 0 it panics.
 func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
 	pause := min(q.pipeline.AWhile()<<min(lost-1, 10), lastConflictPause)
 	if most := q.opts.Tx.MaxRetryDelay; most > 0 {

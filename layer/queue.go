@@ -242,7 +242,9 @@ func (c Config) differs(stored Config) (different []Difference) {
 	return different
 }
 
-// newQueue checks the arguments of Create and Open, and makes a handle. The handle has read nothing yet.
+// newQueue checks the arguments of Create and Open, and makes a handle. The handle has read nothing yet. Before its
+// first operation, Create or load must set the shards and the plan of its keys, and the configuration that it knows
+// (followed).
 func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if err := checkQueueName(name); err != nil {
 		return nil, err
@@ -411,10 +413,11 @@ func momentsOf(receipts []kv.KV) (all []moment) {
 	return all
 }
 
-// restoredAt returns the version, as indexes count, from which a restored queue continues. It is the newest version
-// that a hint, an item or a receipt has, and in addition the time since. Each of these rows was written by a clock that
-// may have been wrong, so the shortest of their times counts. newest is the newest hint; its index is 0 if there is
-// none. restoredAt reads the first item of its group, and receipts.
+// restoredAt returns the version, as indexes count, from which a restored queue continues. The item and each receipt
+// that it reads have a version and a wall time. The version plus the time since then is about the present. The clock
+// that wrote the time may have been wrong, so the smallest of these sums counts. But the result is at least the newest
+// version that a hint, the item or a receipt has. newest is the newest hint; its index is 0 if there is none.
+// restoredAt reads the first item of the hint's group, and receipts.
 func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey) (int64, error) {
 	v := q.viewOf(ctx, read)
 	head := kv.Done[[]kv.KV](nil, nil)
@@ -514,16 +517,21 @@ const closeLife = 5 * time.Second
 
 var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", closeLife, context.DeadlineExceeded)
 
-// Close clears the handle's own keys in the database (requests, wake key, heartbeat, receipts) and makes every further
-// call fail with ErrClosed. Groups that are granted to the handle become ready for other handles (their grants, locks
-// and timers are cleared, and hints are set). Receives that wait end with ErrClosed, and so do the handle's workers and
-// subscriptions. Close waits for enqueues, receives and settlements that are under way, and they come to their end. If
-// the caller of a receive has left, or its outcome is unknown, Close waits until the claims are given back. It does not
-// wait for transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx
-// ends. Then the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep
-// clears its keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended.
+// Close clears the handle's own keys in the database (requests, wake key, receipts, and the heartbeat unless it still
+// keeps claims) and makes every further call fail with ErrClosed. Groups that are granted to the handle become ready
+// for other handles (their grants, locks and timers are cleared, and hints are set). If the last ack has woken no other
+// handle, because a receive usually follows, Close wakes one. Receives that wait end with ErrClosed, and so do the
+// handle's workers and subscriptions.
+//
+// Close waits for enqueues, receives and settlements that are under way, and they come to their end. If the caller of a
+// receive has left, or its outcome is unknown, Close waits until the claims are given back. It does not wait for
+// transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
+// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
+// keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended.
+//
 // Claims stay valid until their lease ends; claims by heartbeat for up to one lease of the queue. A subscription whose
-// handler still runs keeps its place for one lease at most, so end its context first. Calling Close twice is allowed.
+// handler still runs keeps its place for one lease at most, so end its context first. Calling Close twice is allowed:
+// the second call returns nil at once.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.Close() {
 		return nil

@@ -119,27 +119,34 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 // SettleTx settles in the caller's transaction. After ErrClaimLost, ErrNotInClaim, ErrOptions or an error for a field
 // nothing was written, and the transaction may continue without the settlement. After any other error the caller must
 // end the transaction with it, because a part of the settlement may be written. The caller must handle an unknown
-// commit, for example with Once. The Claim is not changed, because the commit is the caller's.
+// commit, for example with Once. The Claim is not changed, because the commit is the caller's. Result is set before the
+// commit.
 //
 // Reads: the lock, with a conflict. When the last item is finished: the key of the next item at snapshot; if there is
 // none, a conflict on the whole group. If the group becomes free: the oldest requests, at snapshot. With FinishAll, if
 // several items are the first of the group: a conflict on their range. With Nack: the failed attempts of the first
 // item, at snapshot. For a dead letter: the item, receipts, and the attempts of the next item, at snapshot. If the
 // queue has an archive: the items, at snapshot. With items to advance: these items, and the first and the last key of
-// each lane that an item joins, at snapshot; this conflicts with the removal of the last item of such a lane.
+// each lane that an item joins, at snapshot; this conflicts with the removal of the last item of such a lane. Each
+// settlement conflicts with a drop of the queue.
 //
 // Writes: the lock, and the timer or the held key of the claim. A finished item: its keys item, part and attempt and
 // its lane keys are cleared. With an archive its parts stay, and rows archive and archived are set. An advanced item:
-// its keys item, part and lane are set, and its attempt is cleared. A nack: the attempt is set. If a delay, a dead
+// its keys item and part are written again, and its attempt is cleared. If its facets change, its keys lane are cleared
+// and set, and each lane of which it becomes the first gets a hint. A nack: the attempt is set. If a delay, a dead
 // letter or a halt follows, also the timer, the dead letter or the mark. With State: the state. A State alone leaves
 // the lock as it is, and adds a write conflict on the lock. If the group becomes free: the hint of its first item, and
 // wake keys. If items leave the claim: counters, and a row of changes if the queue keeps changes.
 //
 // In a queue with facets or Unordered, the end or a shorter lease of a claim reads the hints kept under its lock
-// (kept), with a conflict, and writes them back as hints. A claim of one item (Claim.Hold) has the key hold as its
-// lock. With Unordered its end sets the item's lane key again. With LeasePerItem its end adds a write conflict on the
-// group's lock, and reads that lock, the first hold and the first item, at snapshot. If the group is locked, or its
-// first item is held, it then sets no hint and adds read conflicts on the lock and on the items up to the first.
+// (kept), with a conflict, and writes them back as hints. With RetroactiveDelay, too, SettleTx reads the first key of
+// each lane that a finished or advanced item leaves, at snapshot. Such a lane gets a hint, or, if it is empty, a
+// conflict on its range.
+//
+// A claim of one item (Claim.Hold) has the key hold as its lock. With Unordered its end sets the item's lane key and a
+// hint again, if the item stays in the queue. With LeasePerItem its end adds a write conflict on the group's lock, and
+// reads that lock, the first hold and the first item, at snapshot. If the group is locked, or its first item is held,
+// it then sets no hint and adds read conflicts on the lock and on the items up to the first.
 func (q *Queue) SettleTx(ctx context.Context, tx kv.Tx, s Settlement) error {
 	return wrap("settle", q.settleOneTx(ctx, tx, &s))
 }
@@ -193,8 +200,8 @@ func (q *Queue) settleOne(ctx context.Context, one *Settlement) error {
 	return err
 }
 
-// settleOneTx is settleOne in the caller's transaction. It leaves the caller's Claim as it is, because the transaction
-// may not commit.
+// settleOneTx is settleOne in the caller's transaction. It sets Result before the commit. It leaves the caller's Claim
+// as it is, because the transaction may not commit.
 func (q *Queue) settleOneTx(ctx context.Context, tx kv.Tx, one *Settlement) error {
 	s, err := one.begin()
 	if err != nil || s == nil {
@@ -209,7 +216,7 @@ func (q *Queue) settleOneTx(ctx context.Context, tx kv.Tx, one *Settlement) erro
 
 // begin checks the Settlement as far as possible without the queue, and returns the settlement to run. It copies State
 // and Nack, so the caller may change them. nil without an error means that there is nothing to do: all lists are empty.
-// The caller must call returned for the result when the public call returns.
+// With an error the result must not be used. The caller must call returned for the result when the public call returns.
 func (s *Settlement) begin() (*settlement, error) {
 	if err := s.check(); err != nil {
 		return nil, err

@@ -14,9 +14,9 @@ func (w *txn) archives() (bool, error) {
 	return config.Archive > 0, err
 }
 
-// archive stores finished items in the archive: a row archive for each item, and one row archived for all. By the rows
-// archived the archive is read in the order of completion. Their first element is place: the present version of the
-// queue. values are the items' values; nil = the item is missing, and gets no row archive.
+// archive stores finished items in the archive: a row archive for each item, and one row archived for all. The keys
+// archived begin with place, the present version of the queue (clock), so they lie in the order of completion. values
+// has a value for each item; nil = the item is missing, and gets no row archive. Without items archive writes nothing.
 //
 // The caller removes the items in the same transaction, but not the parts of their bodies, because the archived items
 // need the parts.
@@ -70,7 +70,7 @@ func (a *archiving) begin(w *txn, s *settlement) {
 }
 
 // check waits for the values of the acked items, if the queue has an archive, and sets kept, values and place. It reads
-// the items which begin has not read.
+// the items which begin has not read, at snapshot.
 func (a *archiving) check(w *txn, s *settlement) (err error) {
 	acked, group := s.run.acked, s.claim.Group
 	if a.kept, err = w.archives(); err != nil || !a.kept || len(acked) == 0 {

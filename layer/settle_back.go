@@ -15,9 +15,10 @@ type givingBack struct {
 	why string      // the text of the caller's NackOptions.Err
 }
 
-// newGivingBack copies the options, with From. Of Err it keeps only the text. A release keeps not even that, because it
-// counts no attempt. The text of a suspect item's record is of the layer's own (rec.Attempt.Suspect), so a text of the
-// caller's that begins like that gets a word before it. Example: the error of a lock service.
+// newGivingBack copies the options, and the ID to which From points. Of Err it keeps only the text. A release keeps no
+// text, because it counts no attempt. If the text begins like that of an expired lease, newGivingBack puts "failed: "
+// before it, because the item would otherwise count as suspect (rec.Attempt.Suspect). Example: the error of a lock
+// service, "lease expired, held by node-2".
 func newGivingBack(o *NackOptions) *givingBack {
 	b := &givingBack{o: *o}
 	if b.o.From, b.o.Err = own(o.From), nil; o.Err != nil && !o.Release {
@@ -71,6 +72,8 @@ func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
 //   - The claim is of a single item (a hold): the hold and its timer are cleared, and txn.letGo makes the item findable
 //     again.
 //   - Else: the lock and its timer are cleared, and a hint of the group is set.
+//
+// A lock changes together with the keys that belong to it: see txn.put.
 func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	run := &s.run
 	group := s.claim.Group
@@ -126,8 +129,9 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 }
 
 // rehint writes the hint (ready or open) of a group that the settlement has set free. attempts is the number for its
-// value: how often the head has failed. With NackOptions.Behind the place of the hint is behind all groups that are
-// ready now, as in a queue with RoundRobin. Then also a receive of this transaction must not prefer the group.
+// value: how often the head has failed. With NackOptions.Behind the hint goes behind all groups that are ready now, as
+// in a queue with RoundRobin (lastPlace). rehint then also notes, in noted.settled, that a receive of this transaction
+// must not claim the group before older ones (byAge.keep).
 func (b *givingBack) rehint(w *txn, headIndex int64, lane string, attempts int) error {
 	if !b.o.Behind {
 		_, err := w.rehint(headIndex, lane, attempts)

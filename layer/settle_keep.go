@@ -34,14 +34,14 @@ type extension struct {
 	proves bool
 }
 
-// carryOut rewrites lock and timer with the new end, under the read conflict on the lock that begin added. A claim by
-// heartbeat then has a lease of its own: its held key is cleared, and it gets a timer. If the handle's clock has stood
-// for more than half a lease, the end still changes (otherEnd).
+// carryOut rewrites lock and timer with the new end, under the read conflict on the lock that settlement.begin added. A
+// claim by heartbeat then has a lease of its own: its held key is cleared, and it gets a timer. If the handle's clock
+// has stood for more than half a lease, the end still changes (otherEnd).
 //
-// If the extension proves the claim, the claim keeps its heartbeat instead, and ends no earlier than before, unless
-// that end is provably wrong: a repeated receive may have given the claim to a holder whose clock is ahead, or with a
-// longer lease. ErrClaimLost then means that another handle has ended the heartbeat, and the lease that was left has
-// expired.
+// If the extension proves the claim, a claim by heartbeat keeps its heartbeat instead. Any other claim ends no earlier
+// than before, because a repeated receive may have got a claim with a longer lease, or of a holder whose clock is
+// ahead. Only an end that is provably wrong (isWrong) may become earlier. ErrClaimLost then means that another handle
+// has ended the heartbeat, and the lease that was left has expired.
 func (e *extension) carryOut(w *txn, s *settlement) error {
 	lease, err := w.lease(e.lease)
 	if err != nil {

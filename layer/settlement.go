@@ -15,8 +15,8 @@ import (
 
 // settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt of the
 // transaction runs the steps begin, apply and finish, and last advancing.conclude. A transaction with several
-// settlements runs one step of all of them, then the next step of all. So their reads overlap. To ack an item is to
-// finish it.
+// settlements of different lanes runs one step of all of them, then the next step of all. So their reads overlap.
+// Settlements of one lane run one after the other. To ack an item is to finish it.
 //
 // The claim may be of a whole group, of a lane of the group (the items that agree with a template), or of a single item
 // (a hold). Each of them has a lock: lane is its name, see package lanes. The comments say "group" for all three.
@@ -163,8 +163,8 @@ func (s *settlement) apply(w *txn) error {
 // take removes the settled items from the claim c, and ends the claim if no item stays in it. It clears the keys of the
 // acked items (see remove) and the attempts of the advanced ones, and lets each part write. If items stay, take
 // rewrites the lock with them. If the claim ends without a nack, take clears the lock with its timer, or leaves the
-// mark in it. Last it starts the read for finish: the next item's key, or the attempts of the item that a nack counts
-// against.
+// mark in it; put has the keys that change with the lock. Last it starts the read for finish: the next item's key, or
+// the attempts of the item that a nack counts against.
 //
 // ErrNotInClaim means that one of the items to settle is not in the claim. The other errors are those of the parts'
 // checks. After an error that is not the engine's nothing was written.
@@ -278,10 +278,10 @@ func (s *settlement) finish(w *txn) error {
 	return nil
 }
 
-// leave writes a hint for the lane (ready or open) or, if the lane has no item, adds a read conflict on the range of
-// its items. So the settlement runs again if an item is enqueued at the same time. next is the read of the lane's first
-// key. If next is nil, txn.leave reads the key. If the first item may be suspect, it also reads the attempts, for the
-// hint.
+// leave calls txn.leave for the lane that the settlement has set free. txn.leave writes a hint (ready or open) or, if
+// the lane has no item, adds a read conflict on the range of its items. So the settlement runs again if an item is
+// enqueued at the same time. For a hold, letGo has the keys instead. next is the read of the lane's first key. If next
+// is nil, txn.leave reads the key. If the first item may be suspect, it also reads the attempts, for the hint.
 func (s *settlement) leave(w *txn, next kv.Future[[]byte]) error {
 	_, _, err := w.leave(s.lane, next, guard.ReleaseEmpty, leadsSuspects(s))
 	return err

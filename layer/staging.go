@@ -67,7 +67,8 @@ func (o *staged) cancel() {
 // wait.
 //
 // A transaction that may register or clear the request must have called acquire, so that the handle never has two
-// requests. When the outcome of the transaction is known, the handle must call set, and then release.
+// requests. When the outcome of the transaction is known, the handle must call set, if the transaction was applied, and
+// then release.
 type staging struct {
 	// lostUntil is a time by the handle's clock, in ms. Until then the handle polls as often as Options.Poll says: see
 	// pollOf.
@@ -87,7 +88,9 @@ type staging struct {
 	wants map[want]ownRequest
 }
 
-// set notes in memory the requests that a transaction has written and cleared. The transaction was applied.
+// set notes in memory the requests that a transaction has written and cleared. The transaction must have been applied.
+// After one of unknown outcome o may have past alone (mayBeLeft). expect must have noted the lanes and templates of the
+// written requests (o.wants) before.
 func (s *staging) set(o staged) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,11 +159,13 @@ func (q *Queue) lineEnv() line.Env[*operation] {
 // (pipeline_tx.go), the next handle is woken instead (passOn). If receives are left without a claim, takeTurn writes
 // the handle's requests; it clears requests for which no receive waits any more.
 //
-// If nothing was written or cleared, or only the request was written (see stoodBack), the outcome has a rest with a
-// watch on the handle's wake key. Otherwise the outcome has no watch, and the line gives the next turn at once. There
-// is a claimer for each template. waiting are the operations of the receives rs. In addition to the reads of the
-// claimers, the turn reads the oldest requests and the timers of each template, at snapshot; it does not if all its
-// receives by the template name their groups.
+// If nothing was written or cleared, the outcome has a rest with a watch on the handle's wake key. The same holds if
+// only the request was written, and all receives have stood back until this turn (stoodBack). Otherwise the outcome has
+// no watch, and the line gives the next turn at once.
+//
+// There is a claimer for each template. waiting are the operations of the receives rs, at least one. In addition to the
+// reads of the claimers, the turn reads the oldest requests and the timers of each template, at snapshot; it does not
+// if all its receives by the template name their groups.
 func (w *txn) takeTurn(claimers []*claimer, waiting []*operation, rs []*reception) (staged, error) {
 	var serving []*claimer // a turn for named groups alone serves no other handles
 	var turns []*turning   // of those
@@ -581,7 +586,7 @@ func rememberWakes(w *txn, past *goneFor) (err error) {
 
 // noteGone adds the requests that a transaction has cleared to s.past. If the transaction was a turn that found nothing
 // and set a watch, noteGone removes the requests that the handle has again: the watch serves them. The caller must hold
-// mu.
+// mu, and must have stored index and wants before.
 func (s *staging) noteGone(o staged) {
 	switch {
 	case o.past == nil:
@@ -604,7 +609,7 @@ func (s *staging) noteGone(o staged) {
 	}
 }
 
-// waitsSince returns how long ago the handle has last written a new request.
+// waitsSince returns how long ago the handle has last written a new request; many years if it has written none.
 func (s *staging) waitsSince() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -636,9 +641,10 @@ func (s *staging) takeGone() *goneFor {
 }
 
 // lookGone reports whether the handle's wake key has another value than s.past.wakes, the one that the handle has in
-// memory. Then a wake came for a request that the handle no longer has: the caller passes it on (passWakeOn), which
+// memory. Then a wake came for a request that the handle no longer has. The caller must pass it on (passWakeOn), which
 // also puts the new value into memory. Otherwise lookGone sets a watch on the key; r has it. It reads the key at
-// snapshot, in a transaction of its own. lookGone is line.Env.LookGone.
+// snapshot, in a transaction of its own. If s.past is nil, it reads nothing, and r has no watch. lookGone is
+// line.Env.LookGone.
 func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error) {
 	q.staging.mu.Lock()
 	past := q.staging.past
@@ -665,7 +671,8 @@ func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error
 }
 
 // passWakeOn passes on a wake that has come for the requests in s.past: it wakes the next handles that wait for the
-// groups and lanes of these requests (wakeFor), and stores the present value of the handle's wake key.
+// groups and lanes of these requests (wakeFor), and stores the present value of the handle's wake key. After an error
+// s.past is gone: then a poll finds the group.
 //
 // If the handle should have no request but the database has one, a commit of unknown outcome has left it. passWakeOn
 // clears this request, or withdraws it if it is for any group, because the handle would wake itself by it again and

@@ -27,8 +27,9 @@ func advise(q *Queue, batch []*operation, beside int) advised {
 
 // keepFor returns the transaction's part in keeping groups. A handle that acks and at once receives again keeps the
 // group: its ack does not wake another handle but owes the wake, and its next receive claims the group or pays the wake
-// (advice.Keeping). A transaction of a single ack may owe a wake. A transaction with receives of any group takes over
-// the wake that is owed. Any other transaction has no part in this.
+// (advice.Keeping). A transaction of a single ack may owe a wake, but only in a queue in which each group is one lane
+// (wakeOldest). A transaction with receives of any group takes over the wake that is owed. Any other transaction has no
+// part in this.
 func keepFor(k *advice.Keeping, batch []*operation) *advice.Keep {
 	if len(batch) == 1 && batch[0].acksAlone() {
 		return k.Acks()
@@ -55,14 +56,17 @@ func (o *operation) acksAlone() bool {
 	return s.back == nil && !s.keeps() && !lanes.IsHold(s.lane)
 }
 
-// receivesAny reports whether the operation is a receive from any whole group, and no turn of the waiting line.
+// receivesAny reports whether the operation has a receive from any whole group, and the waiting line has given this
+// receive no turn yet.
 func (o *operation) receivesAny() bool {
 	r := o.receive
 	return r != nil && o.Turn == nil && r.o.Group == nil && r.where == ""
 }
 
-// standBack sends the receives into the waiting line without a transaction. Their first turn (a transaction for waiting
-// receives) comes after aWhile, the time of a few transactions. So a handle that has just been woken claims first.
+// standBack makes the receives of the batch stand back: the pipeline puts them into the waiting line without a
+// transaction, because they have got nothing. Their first turn (a transaction for waiting receives) comes after aWhile,
+// the time of a few transactions. So a handle that has just been woken claims first. All operations must be receives
+// that may wait.
 func standBack(batch []*operation, aWhile time.Duration) {
 	for _, o := range batch {
 		o.receive.begin()
@@ -76,9 +80,10 @@ func (q *Queue) payWake(ctx context.Context, lane string) error {
 	return q.wakeFor(ctx, []string{lane}, nil)
 }
 
-// wakeFor wakes handles that wait for one of the lanes, in a transaction of its own: it reads the oldest requests at
-// snapshot and touches wake keys, as a transaction does that leaves the lanes ready. with, if not nil, is called in
-// each attempt of the transaction before that. wakeFor returns nil if the queue is gone.
+// wakeFor wakes handles that wait for one of the lanes in sought, in a transaction of its own: it reads the oldest
+// requests at snapshot and touches wake keys, as a transaction does that leaves the lanes ready (txn.finish has the
+// keys). sought must not be empty. If the function with is not nil, each attempt of the transaction calls it before
+// that. wakeFor returns nil if the queue is gone.
 func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) error) error {
 	ctx = q.named(ctx, "wake for %q by %s", lanes.GroupOf(sought[0]), q.opts.Owner)
 	q.yield(ctx, "begin")
@@ -103,8 +108,8 @@ func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) 
 // meetOwed settles the wake that the handle owes, if any (see keepFor), after the receives rs of a transaction have
 // claimed. looked: the receives have searched for groups. There are three cases. If a receive has claimed the owed
 // lane, the wake is not needed. If the search has found nothing at all, another handle has claimed the lane, and the
-// wake is not needed either; a search shows nothing while the queue is paused or its rate is used up. Otherwise this
-// transaction wakes a handle, see leftReady.
+// wake is not needed either. But an empty search proves nothing while the queue is paused or its rate is used up. Then,
+// and in every other case, this transaction wakes a handle: see leftReady.
 func (w *txn) meetOwed(rs []*reception, looked bool) error {
 	owed := w.along.kept.Owed()
 	if owed == "" {
@@ -132,9 +137,10 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 
 // A poll may find a group that another handle is about to receive again: between the other's ack and the next receive
 // the group is ready for one round trip (see advice.Keeping). A claim of the group makes one of the two transactions
-// fail. So a poll remembers the hints, and looks again after four transaction times (line.Pipeline.AWhile). A hint that
-// is still there was abandoned, because each item has a hint of its own: the handle claims. Another hint means that the
-// other handle is at work: the handle leaves the group alone.
+// fail. So a poll remembers the hints, and looks again after four transaction times (line.Pipeline.AWhile). If a hint
+// is still there, the other handle has abandoned the group, and this handle claims it. The key of a hint has the index
+// of the group's first item. So if the other handle has received and acked that item, the hint is another one: then
+// this handle leaves the group alone.
 
 // leaveAlone reports whether this transaction must leave the hints that its search has found, because another handle
 // may be about to receive the groups again. It then stores the hints in the cue of the turn, or of the receive that is
@@ -196,9 +202,10 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 	return true, nil
 }
 
-// lookAgain makes the next look come after aWhile, if this turn has left hints alone. r is the turn's rest, and at is
-// its cue. The next look gets the hints that were left (Seen), unless the rest ends at a known time. Of two such turns
-// in a row only the first has an early next look.
+// lookAgain is for a turn that has left hints alone (leaveAlone), or hints of groups that another transaction of the
+// handle is about to claim. It makes the next look come after aWhile. r is the turn's rest, and at is its cue. The next
+// look gets the hints that leaveAlone has left (Seen), unless the rest ends at a known time. Of two such turns in a row
+// only the first has an early next look.
 func lookAgain(r *line.Rest, at line.Cue, aWhile time.Duration) {
 	if r.Next.Why != line.WhyWoken {
 		r.Next = line.Cue{Why: line.WhyPoll, Seen: at.Fresh, Again: !at.Again}
@@ -247,9 +254,9 @@ func (w *txn) lookSoon(turns []*turning, receives []*reception, began bool) (tim
 	return soon, nil
 }
 
-// ageOfOldest returns how long ago the oldest request that wants groups was written. It returns 0 if that request is
-// the handle's own, or if not all receives of this turn take any group. The age is a guess by the versions since, which
-// grow by about versionsPerMS. ageOfOldest uses the requests that the turn has read.
+// ageOfOldest returns how long ago the oldest request that wants groups was written. It returns 0 if there is no such
+// request, if the handle's own request comes first, or if not all receives of this turn take any group. The age is a
+// guess by the versions since, which grow by about versionsPerMS. ageOfOldest uses the requests that the turn has read.
 func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Duration, err error) {
 	if !anyGroupAlone(turns, receives) {
 		return 0, nil

@@ -120,8 +120,9 @@ func acquireFor(ctx context.Context, q *Queue, index int64) (ok bool, err error)
 
 // renew moves the deadline of the handle's request for any group, in a transaction of its own. The request then wants a
 // group for each receive that takes any group. renew reads the request with a conflict. If a sweep has cleared it, the
-// next turn writes another. renew also writes one of the handle's old receipts again, with the present time: so other
-// handles learn the clock of a handle that only waits.
+// next turn writes another. If another transaction may change the requests, renew does nothing (acquireFor). renew also
+// writes one of the handle's old receipts again, with the present time: so other handles learn the clock of a handle
+// that only waits.
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
 	if ok, err := acquireFor(ctx, q, index); !ok {
@@ -174,13 +175,15 @@ func takeAny(q *Queue) (n int) {
 	return n
 }
 
-// withdraw clears the handle's requests for which no receive waits, and returns the groups that were granted to the
-// request for any group. (A grant is a lock that keeps a group for a request for 2 s.) If another transaction may
-// change the requests, withdraw does nothing (acquireFor). index is the index of that request; 0 = there is none. If
-// granted groups are ready again, withdraw wakes other handles for them, in a second transaction. It also remembers the
-// count of the handle's wake key, so that the handle can pass on a late wake (noteCleared). It is safe to repeat a
-// withdraw. It clears at most clearedTogether requests for lanes and by templates: the caller must call again while
-// some are left over.
+// withdraw clears the handle's request for any group, and returns the groups that were granted to it: see txn.withdraw.
+// (A grant is a lock that keeps a group for a request for 2 s.) index is the index of that request; 0 = there is none.
+// The caller must have found that no receive waits for any group. withdraw also clears the requests for lanes and by
+// templates (reqgroup, reqlane) for which no receive waits in the line, without a conflict. It clears at most
+// clearedTogether of these: the caller must call again while some are left over.
+//
+// If another transaction may change the requests, withdraw does nothing (acquireFor). If granted groups are ready
+// again, withdraw wakes other handles for them, in a second transaction. It also remembers the count of the handle's
+// wake key, so that the handle can pass on a late wake (noteCleared). It is safe to repeat a withdraw.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if ok, err := acquireFor(ctx, q, index); !ok {
 		return err
@@ -294,8 +297,9 @@ func (q *Queue) sweepRequests(ctx context.Context, templates []string) error {
 }
 
 // sweepRequestsOf is sweepRequests for one template. all are the first wakePage requests of any kind, to see which
-// handles have another request. With as many as wakePage it cannot see that, and leaves grants and wake keys alone. A
-// request that cannot be read is cleared, too.
+// handles have another request. With as many as wakePage it cannot see that, and leaves grants and wake keys alone. If
+// the value of a request cannot be read, it counts as a dead handle's. A request whose key cannot be read is cleared
+// without a conflict. The handle's own requests stay.
 func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string, all []kv.KV) error {
 	now := q.nowMS()
 	requests := q.keys.byLaneFor(where).Selectors()
@@ -399,7 +403,9 @@ func (q *Queue) wanted(w want, own ownRequest) []byte {
 }
 
 // expect notes in memory that a transaction is about to write requests for wants. added are those of which there was no
-// note. If the outcome of the transaction stays unknown, the requests are still cleared when no receive waits any more.
+// note. When the outcome of the transaction is known, the caller must pass added to unexpect, after a call of set if
+// there is one. If the outcome of the transaction stays unknown, the requests are still cleared when no receive waits
+// any more.
 func (s *staging) expect(wants []want, nowMS int64) (added []want) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -456,9 +462,9 @@ func wantsOf(batch []*operation) (wants []want) {
 const renewedTogether = 256
 
 // stageWants writes the handle's requests (reqgroup, reqlane) for the lanes and templates that unserved receives wait
-// for. A request with half of its life left stays as it is. If one must be written, stageWants also renews up to
-// renewedTogether of the requests that the receives in the line need, so that many receives need few transactions for
-// that. written has the new deadline (ms) of each; began: one of them may be new in the database.
+// for. It adds no conflict. A request with half of its life left stays as it is. If one must be written, stageWants
+// also renews up to renewedTogether of the requests that the receives in the line need, so that many receives need few
+// transactions for that. written has the new deadline (ms) of each; began: one of them may be new in the database.
 func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bool) {
 	_, known := w.q.staging.wanting()
 	unserved := make(map[want]int)
@@ -523,7 +529,8 @@ func notAwaited(q *Queue, waits map[want]int) (wants []want, own map[want]ownReq
 
 // clearWants clears the handle's requests for lanes and by templates (reqgroup, reqlane) that no receive waits for any
 // more, up to clearedTogether, and notes them in outcome. waiting are the receives of this transaction. They are not in
-// the line, and those still unserved keep their requests.
+// the line, and those still unserved keep their requests. clearWants adds no conflict. It does nothing unless the
+// transaction may change the requests (mayStage).
 func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 	if !w.wakes.mayStage {
 		return
@@ -608,9 +615,10 @@ func lastsUntil(deadlineMS, nowMS int64) bool {
 }
 
 // glance looks at places (see want.place), with reads at snapshot, and changes left, the rest of the turn. The places
-// where there may be something to receive go into left.Found. left.Wait becomes shorter if a time ends before, such as
-// a delay or a lease, and then there is something. While the queue is paused, or its rate is used up, no receive gets
-// anything: then glance reads nothing.
+// where there may be something to receive go into left.Found. If a lease or a delay at a place ends before left.Wait,
+// left.Wait becomes shorter, because there may be something to receive at that time. glanceAtLanes and
+// glanceAtTemplates say which keys. While the queue is paused, or its rate is used up, no receive gets anything: then
+// glance looks at no place.
 func (w *txn) glance(places []string, left *line.Rest) error {
 	if len(places) == 0 {
 		return nil
@@ -679,8 +687,9 @@ func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 
 // glanceAtLanes is glance for named groups and lanes. It first reads whether a lane has any item (item, lane). Of a
 // lane with items it reads the locks that may exclude the lane, and then the head if the lane is free. If receives
-// claim single items of the group, it also reads the first holds, because the lane may have none but claimed items. Of
-// a claim by heartbeat it reads the beat, and of a free lane, in a queue with a rate, the pace.
+// claim single items of the group, it also reads the first holds, because all items of the lane may be under holds. Of
+// a claim by heartbeat it reads the beat, and of a free lane, in a queue with a rate, the pace. A heartbeat that is due
+// is noted in w.beats.due, for the caller to end.
 func glanceAtLanes(w *txn, named []want, left *line.Rest) error {
 	var items, holds []placed
 	for _, l := range named {
@@ -801,7 +810,8 @@ func (g *glimpse) spoilt(err error) error {
 
 // restOfGlance shortens left.Wait to the time at which the next timer of a template is due. dueMS has the time of the
 // first timer of each template with nothing ready. For up to line.NamedWave templates with the soonest times it reads
-// the oldest requests, at snapshot, because the handle of the first request wakes before the others: see restOfAny.
+// the oldest requests and again the first timers, at snapshot. The handle of the first request wakes before the others:
+// see restOfAny, which also notes templates in left.Dead.
 func (w *txn) restOfGlance(dueMS map[string]int64, left *line.Rest) error {
 	soonest := slices.SortedFunc(maps.Keys(dueMS), func(a, b string) int {
 		return cmp.Or(cmp.Compare(dueMS[a], dueMS[b]), cmp.Compare(a, b))
@@ -827,12 +837,12 @@ type placed struct {
 	where string
 }
 
-// eachFirst calls found for the first key of each range in which there is one. The ranges are disjoint. where names the
-// range's template or lane. The reads are at snapshot.
+// eachFirst calls found for the first key of each range in which there is one. The ranges must be disjoint, and
+// eachFirst sorts them. where names the range's template or lane. The reads are at snapshot.
 //
-// The first read asks for the first key from all ranges on: if it lies behind them, they are empty. Otherwise the
-// ranges behind the key are halved, and so on. So ranges between which there is nothing cost one read, and n ranges at
-// most 2n reads, in about log n rounds.
+// The first read asks for the first key at or behind the begin of the first range. If the key lies behind all ranges,
+// they are empty. Otherwise the ranges behind the key are halved, each half is searched in the same way, and so on. So
+// ranges between which there is nothing cost one read, and n ranges at most 2n reads, in about log n rounds.
 func (w *txn) eachFirst(ranges []placed, found func(key []byte, where string)) error {
 	if len(ranges) == 0 {
 		return nil

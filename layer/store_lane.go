@@ -33,8 +33,8 @@ const (
 // ofParts are the names of the keys that only a queue with lanes other than whole groups has.
 var ofParts = []string{nameLane, nameOpen, nameDue, nameByLane, nameKept, nameHold}
 
-// present returns the names without those whose keys the queue cannot have: a queue in which each group is one lane has
-// none of ofParts.
+// present returns the names. If each group of the queue is one lane, it leaves out those in ofParts, because such a
+// queue has no keys with these names. It may change the array of names.
 func (s subspace) present(names ...string) []string {
 	if !s.plan.IsPlain() {
 		return names
@@ -79,12 +79,13 @@ func (s subspace) laneAt(group string, t Template) (string, error) {
 }
 
 // over returns the ranges of the locks of all lanes that may share an item with the given lane, its own lock included.
-// It leaves out holds.
+// A range may also have locks of lanes that share no item with it. over leaves out holds.
 func (s subspace) over(lane string) []kv.KeyRange {
 	return s.locksIn(lanes.GroupOf(lane), s.plan.Excluding(lane))
 }
 
-// locksIn returns the ranges of the locks of a group that a plan has named by its answers, of. See lanes.Locks.
+// locksIn returns the ranges of the locks of a group that the plan has named: one range for each element of the
+// parameter of, see lanes.Locks.
 func (s subspace) locksIn(group string, of []lanes.Locks) []kv.KeyRange {
 	all := make([]kv.KeyRange, len(of))
 	for i, l := range of {
@@ -108,8 +109,8 @@ func (s subspace) lanesOver(id ID, facets string) (all []string, others bool) {
 	return s.plan.LanesOver(lanes.Item(id), facets)
 }
 
-// locksOf returns the ranges of the locks of a group and of the lanes parts, which are parts of the group. If items are
-// claimed by themselves, it is the range of all locks of the group, without holds.
+// locksOf returns the ranges of the locks of a group and of its parts, the lanes in parts. If items are claimed by
+// themselves, it is the range of all locks of the group, without holds.
 func (s subspace) locksOf(group string, parts []string) []kv.KeyRange {
 	return s.locksIn(group, s.plan.LocksOf(group, parts))
 }
@@ -328,7 +329,8 @@ func (s subspace) parseTimer(p *parsedKey, d *rec.Decoder, where string) {
 type shardCounts struct {
 	read  int64 // as configured: readers read all of them
 	write int64 // writers use these; fewer than read only between the steps of a raise
-	// earlier are the numbers which writers used before, in ascending order; nil = the number was never raised.
+	// earlier are the numbers which writers used before, in ascending order, and during a raise also the present one
+	// (write). nil = the number was never raised.
 	earlier []int64
 }
 
@@ -336,7 +338,7 @@ type shardCounts struct {
 func (c shardCounts) isRising() bool { return c.write < c.read }
 
 // raised returns c after the first step of a raise to the given number of shards: readers use it, writers do not yet.
-// If shards is the present number, raised returns c.
+// shards must not be less than c.read. If it is the present number, raised returns c.
 func (c shardCounts) raised(shards int64) shardCounts {
 	if shards == c.read {
 		return c
@@ -358,7 +360,7 @@ func newSharding(shards int64) *sharding {
 	return s
 }
 
-// set replaces the numbers, also by smaller ones.
+// set replaces the numbers, also by smaller ones, while the handle is being opened. Afterwards learn must be used.
 func (s *sharding) set(c shardCounts) { s.known.Store(&c) }
 
 // learn raises each number to that of c if that is greater. c may have numbers read in a transaction that does not
@@ -489,7 +491,8 @@ func (s subspace) timersWithin(where string, of []span) []kv.KeyRange {
 	})
 }
 
-// timersIn returns the range of all timers of a packed template in a shard.
+// timersIn returns the range of all timers of a packed template in a shard. For whole groups and shard 0 it has the
+// timers of beats too.
 func (s subspace) timersIn(where string, shard int64) kv.KeyRange {
 	if where == "" && s.shards.all() == 1 {
 		return s.section(nameTimer)

@@ -366,10 +366,10 @@ func (m moment) span(clock int64) time.Duration {
 	return time.Duration(m.clock-clock) * time.Microsecond
 }
 
-// leaseOf returns the lease of a claim, with its extensions, and how old the claim is by versions. The claim's token is
-// the version at which the claim was made, and one clock has written both of its times if it is not extended. Both are
-// 0 if the holding has no begin (SinceMS), or its age is not known: a token more than offsetSlack ahead is from before
-// a restore.
+// leaseOf returns the lease of a claim, with its extensions, and the age of the claim by versions: the claim's token is
+// the version at which the claim was made. If the claim is not extended, one clock has written both its begin and its
+// end. Both results are 0 if the holding has no begin (SinceMS), or its age is not known: a token more than offsetSlack
+// ahead is from before a restore.
 func (m moment) leaseOf(h *rec.Holding) (lease, age time.Duration) {
 	if h.SinceMS == 0 || h.Token > m.clock+offsetSlack {
 		return 0, 0
@@ -402,9 +402,9 @@ func (m moment) old(clock int64, d time.Duration) bool {
 }
 
 // isLongOver reports whether an id (of a dedup entry, or of a receive) is over by versions alone, whatever its stored
-// time says. The id was stored at the version clock, to last for d. Two cases need this. A handle whose clock stands
-// still would never end the id. And a clock that was 20 minutes ahead has written a time that others take for a right
-// one a quarter of an hour later.
+// time says. The id was stored at the version clock, to last for d. It is over by versions when it is at least twice d
+// and clockSlack old. Two cases need this. A handle whose clock stands still would never end the id. And a clock that
+// was 20 minutes ahead has written a time that others take for a right one a quarter of an hour later.
 //
 // Versions may have jumped, so isLongOver believes no age that the handle's monotonic clock does not confirm. The age
 // counts from the write of the id (clock), or from the opening of the handle if that is later. Jumps are subtracted.
@@ -435,9 +435,9 @@ func otherEnd(endMS, wasMS int64) int64 {
 	return endMS
 }
 
-// sameEnd bounds by how much an extension may be shorter than the lease that is left, and be stored as a longer one. So
-// the stored ends of a clock that stands repeat only after a hundred extensions, rather than after two: another process
-// that looks after each second extension would see no change.
+// sameEnd is a bound of otherEnd: an end that would become earlier by less than sameEnd is stored as a later end. So if
+// the handle's clock stands, the stored end takes the same value again only after a hundred extensions. If it did so
+// after two, a process that looks after each second extension would see no change.
 const sameEnd = 100 * time.Millisecond
 
 // tame corrects the times of a message whose producer's clock was ahead, by this handle's clock. index is the message's
@@ -462,7 +462,8 @@ func (m moment) tame(e *rec.Envelope, index int64) (changed bool) {
 // lasts reports whether a dedup entry with a time (UntilMS) still makes duplicates of messages with its id. window is
 // the queue's present dedup window. A time is not believed if it lies further ahead than this window, by more than
 // clockSlack. If the entry's version is still to come, the longest legal window counts instead. An entry whose time is
-// not believed has the present window from its version on.
+// not believed has the present window from its version on. In two other cases versions decide: isLongOver ends an
+// entry, and one that would end too early (early) lasts until it is old.
 func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
 	if m.isLongOver(r.Clock, window) {
 		return false

@@ -124,11 +124,11 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	return s, nil
 }
 
-// run takes the subscription and serves it, again and again, until ctx ends or the queue is gone. Subscribe lists the
-// keys. At its end it releases the subscription, unless the queue is gone. If ctx has ended or the handle was closed
-// while a store of the place may still be committed, it does not release the subscription either. The result is nil if
-// ctx has ended, ErrClosed if the handle was closed, or an error that is final. Every other error is reported: each
-// error of the handler, and the same one of the database at most once in callback.NewsAgain.
+// run takes the subscription and serves it, again and again, until ctx ends, the handle is closed, or an error is final
+// (for example ErrNoQueue). Subscribe lists the keys. At its end it releases the subscription, unless the queue is
+// gone, or a store of the place may still be committed (silent). The result is nil if ctx has ended, ErrClosed if the
+// handle was closed, or the final error. Every other error is reported: each error of the handler, and the same one of
+// the database at most once in callback.NewsAgain.
 func (s *subscription) run(ctx context.Context) error {
 	defer s.q.readers.Delete(s.token)
 	closed := error(nil)
@@ -167,8 +167,8 @@ func (s *subscription) run(ctx context.Context) error {
 }
 
 // waitAfter returns how long the subscription waits until it tries to take its place again. Without an error, or after
-// errNotHolder, another process holds the subscription, and wait is for how long. After any other error the wait grows
-// with the errors in a row.
+// errNotHolder, another process holds the subscription: then the result is the argument wait, at least leastPause.
+// After any other error waitAfter counts the error (errs), and the result grows with the errors in a row.
 func (s *subscription) waitAfter(wait time.Duration, err error) time.Duration {
 	if err == nil || errors.Is(err, errNotHolder) {
 		return max(wait, leastPause)
@@ -395,10 +395,11 @@ func (s *subscription) setReader(tx kv.Tx, wasMS int64) (endMS int64) {
 	return r.EndMS
 }
 
-// release gives the subscription back, so that another process need not wait for the end of the lease: it clears the
-// reader, and leaves the cursor. It does so also if the handle was closed, and then tells no error, because the
-// database may be closed, too. If this call does not hold the subscription, release adds a write conflict on the
-// reader: a take of this call whose commit is still under way fails by that.
+// release returns the subscription, so that another process need not wait for the end of the lease. It reads the reader
+// with a conflict (ifMine) and clears it, and leaves the cursor. It tries for a second, also if the handle was closed.
+// It reports an error unless the handle was closed: then the database may be closed, too. If this call does not hold
+// the subscription, release adds a write conflict on the reader: a take of this call whose commit is still under way
+// fails by that.
 //
 // While a store may still be committed (silent), release does nothing: the lease has to expire.
 func (s *subscription) release(ctx context.Context) {
@@ -460,10 +461,10 @@ func (s *subscription) serve(ctx context.Context) error {
 	}
 }
 
-// beat extends the lease three times in its length: it reads and writes the reader. If the lease has ended by the wall
-// clock, beat does so at once. The machine may have been suspended, and the monotonic clock has stood. Then another
-// process may hold the subscription. beat returns why there is nothing to extend any more: errNotHolder, errLeaseEnded,
-// or an error that is final. If ctx has ended the result says nothing.
+// beat extends the lease three times in its length: it reads the reader with a conflict (ifMine), and writes it. If the
+// lease has ended by the wall clock, beat extends it at once. The machine may have been suspended, and the monotonic
+// clock has stood. Then another process may hold the subscription. beat returns why there is nothing to extend any
+// more: errNotHolder, errLeaseEnded, or an error that is final. If ctx has ended the result says nothing.
 func (s *subscription) beat(ctx context.Context) error {
 	end, endMS, nextMS := s.taken.Add(s.o.Lease), s.endMS, int64(0) // end is by the monotonic clock
 	over := func() bool { return s.q.nowMS() > endMS }
@@ -490,8 +491,9 @@ func (s *subscription) beat(ctx context.Context) error {
 }
 
 // step reads the next rows of changes, and either handles them and moves the place (the cursor), or waits for more. It
-// returns nil if the next step may follow. An error of the handler is reported, and step returns nil after a pause: the
-// next step reads the same changes again, fewer at a time.
+// returns nil if the next step may follow. If changes were cleared unseen, step reports a *MissedError, and the next
+// step continues behind them. An error of the handler is reported, and step returns nil after a pause: the next step
+// reads the same changes again, fewer at a time.
 func (s *subscription) step(ctx context.Context) error {
 	page, err := s.read(ctx)
 	if err != nil {
@@ -573,7 +575,8 @@ type changePage struct {
 const changePageRows = 100
 
 // read reads the rows of changes behind the subscription's place, and the field missed of meta. If there is nothing to
-// do, it sets a watch on the field changed of meta, which every change writes.
+// do, it sets a watch on the field changed of meta, which every change writes. The caller must cancel that watch
+// (page.woken): wait does.
 //
 // Footprint: reads at snapshot; writes nothing.
 func (s *subscription) read(ctx context.Context) (page changePage, err error) {
@@ -786,8 +789,9 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (a
 }
 
 // handleTx calls the handler of SubscribeTx in a transaction which also moves the place, and returns the place as move
-// does. If the place was moved already, the handler is not called. A handler that fails, or that takes longer than a
-// transaction may last, gives a *ChangeError.
+// does. If the place was moved already, the handler is not called. A handler that fails, or that takes longer than
+// handlerTxLife, gives a *ChangeError. But if it returns a retryable error of the engine in that time, the transaction
+// and the handler run again.
 func (s *subscription) handleTx(ctx context.Context, page changePage) (at rec.Position, err error) {
 	if err := s.closed(); err != nil {
 		return at, err

@@ -20,7 +20,7 @@ import (
 //	meta     ("meta", field)                         tuple. Fields: see below
 //	item     ("item", group, index, random)          rec.Envelope and body; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
-//	lock     ("lock", group)                         tuple: token, mark or nil, then each holding, see rec.Record:
+//	lock     ("lock", group)                         tuple: token, mark or nil, holding or none: see rec.Record;
 //	                                                mark is nested: "pause" or "halt", who, reason, since (ms);
 //	                                                holding is nested: kind, token, owner, end (ms), items; then, of a
 //	                                                claim: since (ms), and its beat if a heartbeat keeps the claim
@@ -28,7 +28,7 @@ import (
 //	ready    ("ready", shard, index, group)          empty, or tuple (failures of the head)
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
 //	         ("timer", (shard), due (ms), group)     the same, in the shards from 1 on; see retro, too
-//	         ("timer", due (ms), handle)             the same, of kind "beat": a handle's heartbeat, see store_hold.go
+//	         ("timer", due (ms), handle)             tuple: "beat", last move of the heartbeat (ms; 0 = not known)
 //	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
 //	held     ("held", handle, group)                 as a timer, instead of it: a claim by the handle's heartbeat
 //	state    ("state", group)                        bytes: the state of the group; never empty
@@ -44,7 +44,7 @@ import (
 //	         ("dedup", "group", group, id)           until (ms; 0 = while the message is in the queue), clock
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
 //	dead     ("dead", group, index, random)          the failure, then the item's value: rec.DeadLetter
-//	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
+//	repeat   ("repeat", receive id)                   tuple: time (ms), then lane, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), attempt of the transaction, clock
 //	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: rec.Changes
 //	cursor   ("cursor", subscription)                tuple: holder's token, place: key, changes done of the row
@@ -475,7 +475,8 @@ func (s subspace) parseForm(key []byte) (parsedKey, error) {
 }
 
 // parseItem is a faster parse for a key of an item, or for its key in a lane. of is the range of the items of that lane
-// (subspace.items), and group is the lane's group. parseItem sets group, index and id, and always the name of an item.
+// (subspace.items), and group is the lane's group. parseItem sets group, index and id, and the name of an item, also
+// for a key lane. For a key outside of the range, or with another form, it returns the results of parse.
 func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey, error) {
 	// All keys of the range begin with its first key without the last byte.
 	rest, ok := bytes.CutPrefix(key, of.Begin[:len(of.Begin)-1])

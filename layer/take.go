@@ -36,7 +36,8 @@ import (
 // Writes: it clears the items with their attempts, lane keys and parts, and moves the hint of the group to the next
 // item. In a queue with an archive the parts stay, and it writes the items there (archive, archived). It writes the
 // rate, counters and changes, and wakes handles for a group that it leaves ready. It ends a lease or delay that is over
-// (lock, timer, attempt, dead), and clears away the same as a receive.
+// (lock, timer, attempt, dead), and clears away the same as a receive. With Config.MaxRateTotal it may draw from the
+// rate (meta) in a transaction of its own, and this draw stays even if the caller's transaction does not commit.
 //
 // Errors: *LimitError, ErrInvalidUTF8, *TemplateError and ErrOptions for the arguments; ErrCorrupt if nothing was taken
 // and a group cannot be read; ErrNoQueue, ErrClosed, and the engine's. The error is also a *LimitError if the
@@ -74,8 +75,9 @@ func (o *TakeOptions) where(q *Queue) (string, error) {
 	return where, nil
 }
 
-// takeTx is TakeTx without the name of the call in its errors. If nothing was taken and again is false, it returns the
-// error of the first group that could not be read.
+// takeTx is TakeTx without the name of the call in its errors. Before the take, keepOwn may extend claims of the handle
+// (locks and timers). If nothing was taken and again is false, it returns the error of the first group that could not
+// be read.
 func (q *Queue) takeTx(
 	ctx context.Context, tx kv.Tx, max int, o TakeOptions,
 ) (items []Item, again bool, err error) {
@@ -134,10 +136,10 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 // takeProbe is how many candidates a take asks the search for at once: the first is nearly always good.
 const takeProbe = 2
 
-// takeTo takes up to max items of the first lane of a template that has any to give, the oldest first. If the search
-// has found none, takeTo ends claims of handles whose heartbeats it has met and are due, and searches once more. It
-// takes nothing if no lane is ready, if the queue is paused, if its rate is used up, or if the transaction has done
-// enough.
+// takeTo looks at the lanes of a template in the order of the search, and takes up to max items of the first lane that
+// gives any. If no lane has given any, takeTo ends claims by the due heartbeats that the search has met (endBeats), and
+// searches once more. It takes nothing if no lane is ready, if the queue is paused, if its rate is used up, or if the
+// transaction has done enough.
 func (w *txn) takeTo(where string, max int) ([]Item, error) {
 	s, again := newSearch(w, where), false
 	s.fromTheOldest()
@@ -179,13 +181,15 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 }
 
 // takeFrom takes up to limit items of the candidate's lane. If the lane is held, empty or not due, takeFrom carries out
-// the verdict instead, for example clears the stale hint or timer, and looks again if items may be left. A timer of a
-// hold makes takeFrom end the hold first. If the lane is under a claim by heartbeat and the heartbeat is due, takeFrom
-// ends the claim. It returns nothing if the group cannot be read: see breaks.
+// the verdict instead, for example clears the stale hint or timer, and looks again if items may be left. If the
+// transaction has done enough, takeFrom leaves the verdict to the next transaction (postponed). A timer of a hold makes
+// takeFrom end the hold first. If the lane is under a claim by heartbeat and the heartbeat is due, takeFrom ends the
+// claim. It returns nothing if the group cannot be read: see breaks.
 //
 // Reads: the lock and limit + 1 items, with conflicts; of a lane that is no whole group its lane keys with conflicts,
 // and the items at snapshot. In a queue with facets or holds also the locks of intersecting lanes and the first hold,
-// with conflicts. So a clearing conflicts with a release and with an enqueue.
+// with conflicts. So a clearing conflicts with a release and with an enqueue. It reads the pace, and after an expired
+// claim the attempt records, at snapshot. takeItems, carryOutVerdict, endHold and endOwner say which keys they write.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	if lanes.IsHold(c.lane) { // a timer of a hold: if the time of the hold is over, the item is free
 		if w.tired() {
@@ -244,8 +248,8 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	}
 }
 
-// endHoldAt ends the hold of which lane is the name, if its time is over. It is the end that meetNamed and endHolds
-// call.
+// endHoldAt ends the hold of which lane is the name, if its time is over: see endHold. Takes pass it to meetNamed and
+// endHolds.
 func (w *txn) endHoldAt(lane string) error {
 	_, _, err := w.endHold(candidate{lane: lane}, w.read.Get(w.keys.lock(lane)))
 	return err
@@ -253,12 +257,14 @@ func (w *txn) endHoldAt(lane string) error {
 
 // takeItems takes up to limit items of f, a lane that is free or under a holding that has ended, and returns them. The
 // bodies together have at most defaultMaxBytes, except that a larger first item is taken alone. takeItems takes nothing
-// if the queue's rate is used up, or if the first item or an attempt record cannot be read.
+// if the queue's rate is used up, or if the first item or an attempt record cannot be read. runWithin books the items
+// in the queue's rate (MaxRateTotal).
 //
-// It clears the items, their lane keys, their attempt records and the hint or timer that led here. It clears the parts
-// of their bodies, or, in a queue with an archive, writes the items there. It adds a write conflict on the lock, sets
-// the hint of the next item, counts the items in the group's pace, and tells subscriptions. An ended holding is
-// cleared: an expired claim then counts a failed attempt.
+// It clears the items, their lane keys, their attempt records and the hint or timer that led here; if the caller has
+// named the lane, the hint and the timers of the head (clearTaken). It clears the parts of their bodies, or, in a queue
+// with an archive, writes the items there (archive, archived). It adds a write conflict on the lock, sets the hint of
+// the next item, writes the group's pace if the queue has a rate for groups, and tells subscriptions. It ends a holding
+// whose time is over: lapse has the keys. It reads attempt records at snapshot.
 func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
 	items, out, err := w.runWithin(f, limit, func(next int) bool {

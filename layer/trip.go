@@ -14,7 +14,8 @@ import (
 
 // runTogether runs the operations in one transaction, whose effect happens once: if the outcome of a commit is unknown,
 // the next attempt looks for the receipt of the one before (onceKnown). perform does the work of the operations. The
-// error is of the transaction; errors of single operations are in the operations.
+// error is of the transaction; errors of single operations are in the operations. If the outcome is still unknown at
+// the end, disown gives back the claims that may have been made.
 //
 // others is how many groups the handle's other transactions in flight are likely to take. If the handle has just woken
 // another handle, and the batch has only receives that may wait, they stand back: they go into the waiting line, and
@@ -152,9 +153,13 @@ func (t *trip) end(err error) {
 	lookLater(q, batch, t.due)
 }
 
-// lookLater starts a look after a transaction of the batch, unless it has nothing to do, the handle is closed, or a
-// look is under way. It gives the look to the receives of the batch. After a look of an earlier transaction, a receive
-// that met heartbeats must look again.
+// lookLater starts a later look of the handle after a transaction of the batch, and gives it to the receives of the
+// batch. due has the heartbeats that the transaction has found due. lookLater does nothing if the look would have
+// nothing to do, or the handle is closed.
+//
+// One look runs at a time. If a look of an earlier transaction is under way, lookLater starts none. The earlier look
+// does not end the heartbeats in due. So if there are any, the receives of the batch get the earlier look, and must
+// look again when it has ended (more).
 func lookLater(q *Queue, batch []*operation, due []dueBeat) {
 	s := &q.looks
 	s.mu.Lock()

@@ -37,7 +37,7 @@ type txn struct {
 	along    advised // the guesses of the handle for this transaction: see handle.go
 	chores   chores
 
-	// named has what this transaction has recorded under receive ids.
+	// named has the rows repeat that this transaction has written: their values, by receive id.
 	named map[string][]byte
 	// shortMS: the rate of the whole queue is used up until this time, and no group can be delivered before. 0 = the
 	// rate is not used up, as far as known.
@@ -92,7 +92,9 @@ type suspectNotes struct {
 }
 
 // txn begins an attempt of a transaction on tx. It starts reading the read version, and, if the handle's copy is more
-// than half a second old, the queue's configuration and pause (meta), at snapshot.
+// than half a second old, the queue's configuration and pause (meta), at snapshot. After the operations the caller must
+// call finish, which writes their notes and adds the conflict with a drop. Two cases need no finish: a transaction that
+// writes nothing, and Queue.configure, whose read of the configuration conflicts with a drop.
 func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	w := &txn{
 		view: q.viewOf(ctx, tx.Snapshot()), version: tx.ReadVersion(), follow: q.follow(tx),
@@ -127,7 +129,8 @@ func (w *txn) moment() (moment, error) {
 }
 
 // config returns the queue's configuration, which stays the same in a transaction unless it calls followAnew. The
-// configuration may be up to followLimit old. The error is ErrNoQueue if the queue is gone.
+// configuration may be up to followLimit old. following.wait has the reads and the errors. ErrNoQueue means that the
+// queue is gone.
 func (w *txn) config() (Config, error) { return w.follow.wait(w.ctx) }
 
 // paused reports whether the whole queue is paused, as this transaction sees it. The mark of a group does not count.
@@ -137,10 +140,13 @@ func (w *txn) paused() (bool, error) {
 }
 
 // hint writes the hint of a ready lane: a key ("ready", or "open" for a lane that is no whole group) that leads
-// receives to the lane. index is the lane's place among the hints, usually the index of its head (first item). attempts
-// is how often the head has failed, as far as known. It is the constant unread if the transaction has not read it.
-// finish then wakes a handle that waits for the lane, so hint starts reading the requests. key is the hint's key. A
-// receive of the same transaction finds the hint in noted.hinted.
+// receives to the lane. index is the lane's place among the hints, usually the index of its head (first item). finish
+// then wakes a handle that waits for the lane, so hint starts reading the requests. key is the hint's key. A receive of
+// the same transaction finds the hint in noted.hinted.
+//
+// attempts is the number for the value of the hint: how often the head has failed, or unread if the receive must read
+// the attempt records. In a queue that is not plain (package lanes) the receive reads them in any case (isCounted).
+// There attempts may be 0 although the transaction has not read them.
 func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	key = w.keys.ready(index, lane)
 	w.tx.Set(key, packHint(attempts))
@@ -180,8 +186,8 @@ func (w *txn) lastPlace(headIndex int64) (int64, error) {
 
 // placeOf returns the place, among the hints, of a group that was held, or delayed, and has become ready at sinceMS:
 // the index of its head. So an old head comes before younger heads. In a queue with Config.RoundRobin the group goes
-// behind all that were ready then: its place is the version at sinceMS, or the index if that is greater. Otherwise two
-// groups that fail all the time would always come before all others.
+// behind all that were ready then: its place is the version at sinceMS, or the index if that is greater. So there
+// groups that fail all the time do not always come before all others.
 func (w *txn) placeOf(headIndex, sinceMS int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || !config.RoundRobin {
@@ -212,13 +218,15 @@ type count struct {
 	n    int
 }
 
-// finish ends a transaction's work on the queue. The error is that of a forbidden change of a lock, ErrNoQueue if the
-// queue is gone, or that of a read. finish adds a read conflict on the mark of a drop (the field dropped of meta), so
-// that the transaction fails if the queue is dropped. It puts back the kept hints of released locks, and writes the
-// hints that notes ask for (leadBackAll, leadToNext: they read locks, holds and heads). It adds to the counters
-// (count), and writes the rows of changes (change, and the field changed of meta). It reads requests at snapshot, and
-// wakes handles that wait for lanes left ready (wake). For all whole groups together one handle is enough: the woken
-// handle serves the requests behind its own too.
+// finish ends a transaction's work on the queue. The caller must call it once, after all operations. The error is that
+// of a forbidden change of a lock, ErrNoQueue if the queue is gone, or that of a read.
+//
+// finish adds a read conflict on the mark of a drop (the field dropped of meta), so that the transaction fails if the
+// queue is dropped. It puts back the kept hints of released locks, and writes the hints that notes ask for
+// (leadBackAll, leadToNext: they read locks, holds and heads). It adds to the counters (count), and writes the rows of
+// changes (change, and the field changed of meta). For the lanes left ready it reads requests at snapshot, and wakes
+// handles (wake): a few that wait for a lane by its name, those that a template needs, and one that waits for any
+// group. One is enough for all whole groups, because the woken handle serves the requests behind its own too.
 func (w *txn) finish() error {
 	if w.did.illegal != nil {
 		return w.did.illegal
@@ -277,7 +285,9 @@ func (w *txn) lease(d time.Duration) (time.Duration, error) {
 	return config.Lease, err
 }
 
-// clear clears a hint, a timer or a grant. nil = there is nothing to clear.
+// clear clears a hint, a timer or a grant. nil = there is nothing to clear. The caller must have a read conflict on a
+// key that proves this one stale, for example the lane's lock. Otherwise clear may remove a key that another
+// transaction has just written again.
 func (w *txn) clear(key []byte) {
 	if key != nil {
 		delete(w.wakes.grants, string(key))
@@ -337,9 +347,9 @@ func (w *txn) wakeOldest() error {
 }
 
 // withhold lets an ack keep its group: it notes that the handle owes a wake for the lane left ready, instead of waking.
-// The next receive of the handle claims the lane, or pays the wake (package advice, Keeping). owes is false if the
-// transaction must wake now: it has left several lanes ready, the oldest request that wants groups is the handle's own,
-// or there is none. withhold writes nothing.
+// The next receive of the handle claims the lane, or pays the wake (package advice, Keeping). requests are the oldest
+// requests for any group. owes is false, and the ack must wake as usual, if it has left several lanes ready, if the
+// oldest request that wants groups is the handle's own, or if no request wants groups. withhold writes nothing.
 func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
@@ -363,9 +373,9 @@ func (w *txn) withhold(requests []kv.KV) (owes bool) {
 // are woken because a process may have died while its request has time left. If very many requests of a group are of
 // dead handles, it touches the shared wake key (probe.wait). It clears requests that are left over (isLeftOver).
 //
-// If more than wakeGroups groups are ready, wakeNamed first reads wakePage requests for any groups. If these are all,
-// it wakes each handle among them that waits for a ready group. If there may be more, it reads the requests of each
-// group after all.
+// If more than wakeGroups groups are ready, wakeNamed first reads the first wakePage requests for named groups,
+// whichever groups they name. If there are no more, it wakes each handle among them that waits for a ready group. If
+// there may be more, it reads the requests of each group after all.
 func (w *txn) wakeNamed() error {
 	if len(w.noted.ready) > wakeGroups {
 		rows, err := w.read.GetRange(
@@ -407,10 +417,10 @@ func (w *txn) probe(of kv.KeyRange) probe {
 	return probe{of, w.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: wakeProbe})}
 }
 
-// wait returns the first requests of the range. If all wakeProbe of them are of dead handles, it reads on, up to
-// wakePage requests. There may be many: the requests of dead handles for named groups and lanes stay until a sweep. If
-// all of these are of dead handles too, wait wakes every handle that waits for a group, a lane or a template
-// (touchShared).
+// wait returns the first requests of the range. If none of the first wakeProbe is of a live handle that wants groups,
+// it reads up to wakePage requests, at snapshot, and returns these. There may be many of dead handles: their requests
+// for named groups and lanes stay until a sweep. If none of the wakePage requests is of such a handle either, wait
+// wakes every handle that waits for a named group, a lane or a template (touchShared).
 func (p probe) wait(w *txn) ([]kv.KV, error) {
 	rows, err := p.rows.Wait(w.ctx)
 	if err != nil {
@@ -523,12 +533,13 @@ func (s subspace) openRequest(row kv.KV) (p parsedKey, r rec.Request, err error)
 	return p, r, err
 }
 
-// operate runs fn on the queue in a transaction of the caller, which may have begun seconds ago, and finishes it. It is
-// the frame of the …Tx calls. The read version is as old as the transaction, so the handle must not take the
-// configuration found there for new: the handle's next transaction reads it again.
+// operate runs fn on the queue in tx, a transaction of the caller, and then calls finish. The commit is left to the
+// caller. operate is the frame of the …Tx calls. tx may have begun seconds ago, and its read version is as old. So the
+// handle must not take the configuration found there for new: the handle's next transaction reads it again.
 //
-// operate returns a *LimitError if the transaction has become too large to be committed. If fn returns an error that is
-// not the engine's, and the queue is gone, operate returns ErrNoQueue instead. So a call that finds nothing says why.
+// operate returns ErrClosed if the handle is closed, and a *LimitError if the transaction has become too large to be
+// committed. If fn returns an error that is not the engine's, and the queue is gone, operate returns ErrNoQueue
+// instead. So a call that finds nothing says why.
 func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
 	if q.isClosed() {
 		return ErrClosed
@@ -555,11 +566,13 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	return err
 }
 
-// runApart runs fn in a transaction of its own, for the transaction by, which runs at the same time and needs the
-// result. fn may be done twice. call is the name of the transaction.
+// runApart runs fn in a transaction of its own, and commits it. The transaction in the parameter by needs the result,
+// and stays open until then. call is the name of the new transaction. fn may run several times, and its effect may
+// happen twice.
 //
-// If it is unknown whether the transaction of fn was committed, the error has another code, with which by is tried
-// again. Otherwise the callers that share by would learn that it is unknown whether by was committed.
+// If the outcome of the commit is unknown, runApart returns a retryable error with another code, so that the
+// transaction of by is tried again. Otherwise the callers that share that transaction would learn that its own outcome
+// is unknown.
 func runApart(by *txn, call string, fn func(tx kv.Tx) error) error {
 	_, err := kv.Run(by.ctx, by.q.db, txFor(by.q, call), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
 	if kv.MaybeCommitted(err) {
@@ -569,9 +582,10 @@ func runApart(by *txn, call string, fn func(tx kv.Tx) error) error {
 }
 
 // chores counts a transaction's work for groups that have given no items. Example: a receive ends the expired claims of
-// a dead worker. There may be many chores, and the reads of each come one after the other. A transaction that did all
-// of them would last too long on a slow engine, and fail again and again. Therefore it does a bounded number and leaves
-// the rest to the next transaction. If a handle's transactions fail during chores, the handle does fewer of them: see
+// a dead worker. A chore removes the key or the holding that led to the group, so no later transaction does it again.
+// There may be many chores, and the reads of each come one after the other. A transaction that did all of them would
+// last too long on a slow engine, and fail again and again. Therefore it does a bounded number and leaves the rest to
+// the next transaction. If a handle's transactions fail during chores, the handle does fewer of them: see
 // advice.Stride.
 type chores struct {
 	halvings             int  // how often the bounds are halved, see advice.Stride
@@ -606,8 +620,8 @@ func halved(bound, times int) int { return max(1, bound>>min(times, 16)) }
 func (w *txn) enough() bool { return w.chores.done >= w.chores.most(maxChores) || w.crowded() }
 
 // tired reports whether the transaction has ended maxLapsed holdings whose time was over, or is crowded. It must then
-// end no more of them. More are ended of a group whose items the receive is about to claim one by one: what it left
-// would wait until the items before are settled.
+// end no more of them. The bound is higher (chores.reached) for a group whose items the receive is about to claim one
+// by one. Otherwise items whose holds are left would wait until the items before them are settled.
 func (w *txn) tired() bool {
 	return w.chores.lapsed >= w.chores.most(max(maxLapsed, w.chores.reached)) || w.crowded()
 }
@@ -806,7 +820,8 @@ type ownReceipt struct {
 	succeeded        bool // the operation has ended without an error
 }
 
-// beginReceipt draws the random of a new receipt, and takes old receipts to clear with it. It touches memory only.
+// beginReceipt draws the random of a new receipt, and takes old receipts to clear with it. The caller must call
+// ownReceipt.end, or pass the receipt to a goroutine that does. beginReceipt touches memory only.
 func (q *Queue) beginReceipt() *ownReceipt {
 	r := &ownReceipt{q: q, own: receiptRandom(q), old: q.receipts.take(receiptsCleared), begunMS: q.nowMS()}
 	r.key = q.keys.receipt(r.own)

@@ -77,8 +77,8 @@ func (h *heart) begin(p *pulse) {
 }
 
 // end makes the handle leave its beat p, and closes p.ended. The handle then begins another beat with the next claim by
-// heartbeat. end writes nothing: the old beat is due soon, or was ended already. It does nothing if the handle has left
-// p before.
+// heartbeat. end writes nothing: the old beat is due soon, or was ended already. It does nothing if p is nil, or if the
+// handle has left p before.
 func (h *heart) end(p *pulse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,13 +106,14 @@ func (v *view) waitBeat(handle uuid.UUID, read kv.Future[[]byte]) (b rec.Beat, f
 	return waitRow(v.ctx, read, "beat", v.keys.beat(handle), rec.UnpackBeat)
 }
 
-// beatsSeen has when beats are due (ms), by number, for a call that shows claims to people, so that the call reads each
-// beat once. 0 = the beat is being ended, or is gone.
+// beatsSeen has, by the number of a beat, the time at which the beat is due (ms). It is for a call that shows claims to
+// people, so that the call reads each beat once. 0 = the beat is being ended, is gone, or cannot be read.
 type beatsSeen map[uuid.UUID]int64
 
-// withPresentEnd returns the record r with the present end of its claim, if that is by heartbeat, for a call that shows
-// the record to people; r may be nil. If the beat is due, ended or gone, the copy has an expired lease instead,
-// although no transaction may have changed the lock yet. withPresentEnd reads beats that are not in seen, and writes
+// withPresentEnd returns the record r for a call that shows r to people; r may be nil. If r has a claim by heartbeat,
+// the result is a copy in which the claim ends when its beat is due. If the beat is due already, is ended or gone, or
+// cannot be read, the claim in the copy has an expired lease and no heartbeat, even if the lock is still unchanged. Any
+// other r is returned as is. withPresentEnd reads the beats (beat) that are not in seen, adds them to seen, and writes
 // nothing.
 func (v *view) withPresentEnd(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
 	if err := v.seeBeats([]*rec.Record{r}, seen); err != nil {
@@ -136,8 +137,8 @@ func (v *view) withPresentEnd(r *rec.Record, seen beatsSeen) (*rec.Record, error
 	return r.WithHolding(shown), nil
 }
 
-// seeBeats adds to seen the beats of the claims by heartbeat in records, which may have nil. It reads those that are
-// not in seen, all at the same time.
+// seeBeats adds to seen the beats of the claims by heartbeat in records; a record may be nil. It reads the beats (beat)
+// that are not in seen, all at the same time.
 func (v *view) seeBeats(records []*rec.Record, seen beatsSeen) error {
 	reads := make(map[uuid.UUID]kv.Future[[]byte])
 	var handles []uuid.UUID

@@ -97,10 +97,11 @@ func (f *followed) forget() {
 	f.read = time.Time{}
 }
 
-// learn stores a configuration read by a transaction that began at the time read, unless a newer one is known, and
-// returns the newer of the two. Of two configurations the one with the higher version is newer, or the one read by a
-// transaction that began after the other was learned. So a lower version may be newer. Example: T1 sets version 7,
-// reads 7 back and fails to commit; T2, begun later, reads 6. Then 6 is right.
+// learn stores a configuration that a transaction has read, unless a newer one is known, and returns the newer of the
+// two. read is when the transaction began: the age of the handle's knowledge counts from then on. Of two configurations
+// the one with the higher version is newer, or the one read by a transaction that began after the other was learned. So
+// a lower version may be newer. Example: T1 sets version 7, reads 7 back and fails to commit; T2, begun later, reads 6.
+// Then 6 is right.
 func (f *followed) learn(config Config, version int64, read, now time.Time) *Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()

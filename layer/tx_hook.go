@@ -150,8 +150,8 @@ func (l *lent) end() {
 	<-l.turn
 }
 
-// SetHeader sets a header of the i-th of Messages, from 0 on. It must be called only in Hook.Begin. It does nothing
-// when the operation has continued without the hook.
+// SetHeader sets a header of the i-th of Messages, from 0 to len(Messages) - 1. It must be called only in Hook.Begin.
+// It does nothing when the operation has continued without the hook.
 func (o *Operation) SetHeader(i int, name, value string) {
 	if o.lent == nil {
 		o.setHeader(i, name, value)
@@ -184,8 +184,9 @@ type observed struct {
 	blind []bool // by hook: it is not told of this operation, because a call of it has not returned; nil = all are told
 }
 
-// observe begins an operation for the hooks: it calls Begin of each, and returns the context for the operation. Without
-// hooks it returns ctx and nil, and the methods of nil do nothing.
+// observe begins an operation for the hooks: it calls Begin of each, and returns the context for the operation. When
+// the operation has ended, the caller must call end of the result. Without hooks it returns ctx and nil, and the
+// methods of nil do nothing.
 func (q *Queue) observe(ctx context.Context, o Operation) (context.Context, *observed) {
 	if len(q.opts.Hooks) == 0 {
 		return ctx, nil

@@ -19,9 +19,10 @@ import (
 // of the receives begin first, so that the receives need no round trip of their own. Last, finish writes counters and
 // changes, and wakes handles that wait for the groups left ready.
 //
-// The functions of these steps say which keys. conflicts is how many conflicts the receives have lost before. The
-// result says what the transaction has done to the handle's requests. An error is of the whole transaction; that of a
-// single operation is in the operation.
+// settle, leadBackAll, enqueue, receive, noteCleared and finish say which keys. Before the receives, if there are any,
+// keepOwn may extend claims of the handle (locks and timers). conflicts is how many conflicts the receives have lost
+// before. The result says what the transaction has done to the handle's requests. An error is of the whole transaction;
+// that of a single operation is in the operation.
 func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	var settle []*operation
 	var enqueue []*enqueuing
@@ -148,9 +149,9 @@ func (r *receiving) all() []*reception {
 	return rs
 }
 
-// settle takes the settlements, each of another lane, through their steps together, so that their reads overlap. The
-// steps of settlement say which keys. If a claim is lost or a settlement is refused, its operation gets settleErr, and
-// the others continue. An error that is returned is of the whole transaction.
+// settle takes the settlements through their steps together, so that their reads overlap. No two of them may be of one
+// lane. The steps of settlement say which keys. If a claim is lost or a settlement is refused, its operation gets
+// settleErr, and the others continue. An error that is returned is of the whole transaction.
 func (w *txn) settle(os []*operation) error {
 	for _, o := range os {
 		o.settle.begin(w)

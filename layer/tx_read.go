@@ -220,8 +220,9 @@ func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	return k, nil
 }
 
-// readHead returns the id of the first item of a lane; of the lane of a hold, the item of the hold. found is false if
-// the lane is empty, or the key of the item cannot be read. It reads as firstItem does.
+// readHead returns the id of the first item of a lane. It reads as firstItem does. For a hold it reads nothing, and
+// returns the item of the hold. found is false if the lane is empty. It is also false with an error, which wraps
+// ErrCorrupt if the key of the item cannot be read.
 func (v *view) readHead(lane string) (id ID, found bool, err error) {
 	if id, held := holdOf(lane); held {
 		return id, true, nil
@@ -339,8 +340,8 @@ func (q *Queue) pauseOf(key, value []byte) *rec.Mark {
 	return m
 }
 
-// seenHead returns ErrChanged if head is not the head that the caller has seen. If seen is the zero ID, any head is
-// right.
+// seenHead returns ErrChanged if head is not the head that the caller has seen. head is the zero ID if the group is
+// empty. If seen is the zero ID, any head is right.
 func seenHead(seen, head ID) error {
 	switch {
 	case seen == ID{} || seen == head:
@@ -549,9 +550,9 @@ type laneRead struct {
 	ended  bool // Wait has returned
 }
 
-// readItems starts reading the first items of a lane, at most limit. The result has the items' own keys and values. If
-// the lane is not a whole group, its keys (lane) are read by v.read, and the items themselves by values: only the read
-// of the lane's keys may need a conflict.
+// readItems starts reading the first items of a lane, at most limit. The result has the items' own keys and values.
+// v.read reads the items of a whole group. Of another lane it reads only the keys (lane), and the reader given as
+// values reads the items themselves, because only the read of the lane's keys may need a conflict.
 func (v *view) readItems(values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
 	return v.readItemsIn(values, lane, v.keys.items(lane), limit)
 }
@@ -854,7 +855,8 @@ func (c *keyCount) take(ctx context.Context) error {
 	return nil
 }
 
-// setState writes the state of a group (state), the bytes that holders keep with it. An empty state clears the row.
+// setState writes the state of a group (state), the bytes that holders keep with it. An empty state clears the row. The
+// caller must also write the group's lock, or add a write conflict on it: a claim reads the state without a conflict.
 func (w *txn) setState(group string, state []byte) {
 	if len(state) == 0 {
 		w.tx.Clear(w.keys.state(group))
@@ -1007,7 +1009,8 @@ func (t *sized) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 // foundKey is what a key of an item has behind the key of its group.
 const foundKey = 32
 
-// used returns the size of the transaction (bytes), with the writes that its caller has made before.
+// used returns the size of the transaction (bytes). The size has the writes that its caller has made before only if
+// measure was called.
 func (w *txn) used() int { return w.sizes.callers + w.sizes.own.added }
 
 // txLimit returns how large (bytes) a transaction of the handle may become.
@@ -1214,8 +1217,9 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 	return m, all, nil
 }
 
-// disagreement returns an error if a receipt of the last witnessLife shows another clock that is more than clockSlack
-// behind this process's clock; otherwise nil. Of several it names the one that is farthest behind. It reads receipts.
+// disagreement returns the two times that disagree if a receipt of the last witnessLife shows another clock that is
+// more than clockSlack behind this process's clock. Of several such clocks it names the one that is farthest behind.
+// nil = there is none. The error is that of a read. disagreement reads receipts, by witnesses.
 func (v *view) disagreement() (*clockError, error) {
 	m, all, err := v.witnesses()
 	if err != nil {
@@ -1249,11 +1253,11 @@ func (v *view) clocksApart() (time.Duration, error) {
 	return most - least, nil
 }
 
-// present returns the time (ms) to store without a version, if another process later removes the row by this time.
-// Example: the time of death of a dead letter. It is the median of the handle's own clock and the clocks of other
-// handles (otherTimes); of two clocks, the later. If the median is not more than clockSlack later than the handle's
-// clock, it is the handle's time: too late a time keeps the row too long, and too early a time destroys it. present
-// reads receipts once for each transaction, at snapshot.
+// present returns the time (ms) to store in a row that has no version, and that another process later removes by this
+// time. Example: the time of death of a dead letter. present takes the median of the handle's own clock and the clocks
+// of other handles (otherTimes); of two clocks, the later. If the median is not more than clockSlack later than the
+// handle's clock, present returns the handle's time. Too late a time keeps the row too long, and too early a time
+// destroys it. present reads receipts once for each transaction, at snapshot.
 func (w *txn) present() (int64, error) {
 	if w.beats.presentMS > 0 {
 		return w.beats.presentMS, nil
@@ -1271,8 +1275,8 @@ func (w *txn) present() (int64, error) {
 	return w.beats.presentMS, nil
 }
 
-// otherTimes returns the present (ms) by the clock of each other handle that all has a receipt of. The last receipt of
-// a handle counts.
+// otherTimes returns the present (ms) by the clocks of other handles: one time for each handle that has a receipt in
+// the list all. Of several receipts of a handle the last counts.
 func otherTimes(q *Queue, m moment, all []witness) []int64 {
 	last := make(map[writer]moment)
 	for _, one := range all {

@@ -171,8 +171,9 @@ func (k *waking) seeAll(rows []kv.KV) error {
 }
 
 // see wakes the handle of a request, if the handle is alive and waits for one of the lanes, and not enough handles were
-// woken for that already: one for any group, one or more by each template, up to wakeProbe for each named lane. The
-// error says that the request cannot be read.
+// woken for that already: one for any group, one or more by each template, up to wakeProbe for each named lane. It
+// clears a left-over request for a lane or by a template instead (isLeftOver). The error says that the request cannot
+// be read.
 func (k *waking) see(row kv.KV) error {
 	p, wants, err := k.wanting(row)
 	if err != nil || wants == 0 || p.id == k.besides || k.isLeftOver(row.Key, p) {
@@ -212,7 +213,8 @@ func (w *txn) leftReady(lane string) {
 }
 
 // unlock notes that the lock of a lane is cleared: finish then wakes handles that wait for lanes which the lock has
-// excluded, and puts back the kept hints. In a queue without kept hints unlock does nothing.
+// excluded, and puts back the kept hints. unlock starts reading the requests, at snapshot, and the kept hints, with a
+// conflict (readKept). In a queue without kept hints unlock does nothing.
 func (w *txn) unlock(lane string) {
 	if !w.keys.plan.KeepsHints() {
 		return
@@ -254,7 +256,8 @@ func (w *txn) putBackKept() error {
 	return nil
 }
 
-// vacate notes that the item with the index leaves the lanes of. It may be the first item of each, see leadToNext.
+// vacate notes that an item leaves lanes. index is the item's, and of has the names of the lanes. The item may be the
+// first of each lane, so finish looks for the next (leadToNext).
 func (w *txn) vacate(index int64, of []string) {
 	if w.noted.vacated == nil && len(of) > 0 {
 		w.noted.vacated = make(map[string][]int64)
@@ -332,8 +335,8 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 	return int(n), err
 }
 
-// wakeReady wakes handles that wait for the lanes that this transaction has left ready: it reads requests at snapshot
-// and touches wake keys.
+// wakeReady wakes handles that wait for the lanes that this transaction has left ready, or unlocked in a queue that
+// keeps hints. It reads requests at snapshot, touches wake keys, and may clear left-over requests (isLeftOver).
 func (w *txn) wakeReady() error {
 	switch {
 	case !w.keys.plan.IsPlain():
