@@ -453,8 +453,8 @@ func (w *txn) clearRest(group string, all, acked []rec.Item, archived bool) {
 //
 // An item with facets has a range of its own, because items of other lanes lie between those of a claim. Example: a
 // group has items of the states old, new, old. A claim of the two old items must not clear the record of the new one.
-// So has an item of a group with holds. Example: an unordered take of the first and the third item must leave the record
-// of the second, which is under a hold.
+// So has an item of a group with holds. Example: an unordered take of the first and the third item must leave the
+// record of the second, which is under a hold.
 func (w *txn) clearAttempts(group string, all, gone []rec.Item) {
 	keys, tx := w.keys, w.tx
 	var run []rec.Item

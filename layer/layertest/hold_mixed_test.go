@@ -185,7 +185,8 @@ func TestOthersLeaveTheAttemptsOfAHeldItem(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, claims, 3)
 			held := claims[1].Items[0].ID
-			require.NoError(t, q.Nack(e.ctx, claims[1], layer.NackOptions{Delay: 2 * time.Hour, Err: errors.New("failed")}))
+			nack := layer.NackOptions{Delay: 2 * time.Hour, Err: errors.New("failed")}
+			require.NoError(t, q.Nack(e.ctx, claims[1], nack))
 			for _, c := range []*layer.Claim{claims[0], claims[2]} {
 				require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
 			}
