@@ -26,6 +26,7 @@ import (
 type blame struct {
 	records map[string]attemptOf  // by their keys
 	left    map[string]*lockState // by lane: the claims of which the record under replay has acked a part
+	swept   []layer.ID            // of the records that the record under replay clears by ranges
 }
 
 // attemptOf is an attempt record.
@@ -51,11 +52,12 @@ func (b *blame) suspects(id layer.ID) bool {
 
 // blames holds the attempts and dead letters of a record to the laws, before its locks are replayed.
 func (m *model) blames(r *record) {
-	m.blame.left = make(map[string]*lockState)
+	m.blame.left, m.blame.swept = make(map[string]*lockState), nil
 	for _, w := range r.writes {
 		if w.kind == clearedRange {
 			for k := range m.blame.records {
 				if k >= string(w.key) && k < string(w.value) {
+					m.blame.swept = append(m.blame.swept, m.blame.records[k].id)
 					delete(m.blame.records, k)
 				}
 			}
@@ -73,6 +75,17 @@ func (m *model) blames(r *record) {
 			m.counts(string(w.key), idOf(rest), w.value)
 		case name == "dead" && w.kind == wrote:
 			m.buries(idOf(rest), w.value)
+		}
+	}
+}
+
+// sweptWith holds the attempt records that the record under replay clears by a range to a law: they are of items that
+// leave with it or that it advances, or of items that left before.
+func (m *model) sweptWith(after map[string][]byte) {
+	for _, id := range m.blame.swept {
+		k := itemKeyFor("item", id)
+		if _, touched := after[k]; !touched && m.db[k] != nil {
+			m.violation("G7: the failed attempts of %s are cleared with others, and the item stays", id)
 		}
 	}
 }

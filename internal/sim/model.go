@@ -452,6 +452,7 @@ func (m *model) apply(r *record) {
 		}
 	}
 	m.rooms(come, gone, after)
+	m.sweptWith(after)
 	for _, wr := range r.writes { // also a state that another holder of the claim has set again in this transaction
 		if name, _ := m.keyOf(wr.key); name == "state" && wr.kind == wrote {
 			m.states[string(wr.value)] = r

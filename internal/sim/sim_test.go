@@ -265,6 +265,8 @@ var failedOnce = []sim.Options{
 	{Seed: 342},
 	// A claim of a wrong clock, which lasted for as long as the versions had jumped since the other handle was opened.
 	{Seed: 18, Profile: "clock-ids"},
+	// A receive that removed old items, and with them the failed attempts of an item under a hold between them.
+	{Seed: 11, Profile: "overripe"},
 }
 
 // TestFailedSeeds: the runs that failed once hold.
