@@ -144,7 +144,8 @@ func (r *trial) call(ctx context.Context, d *worker.Delivery) error {
 		_, err := r.q.Admin().ForceRelease(ctx, d.ID.Group, layer.ForceReleaseOptions{Token: d.Token})
 		return err
 	case name == "stuck":
-		time.Sleep(20 * time.Second)
+		// The handler is stuck after 15 s, and its lease may end after 20 s: so neither falls together with its return.
+		time.Sleep(18 * time.Second)
 	}
 	return nil
 }
