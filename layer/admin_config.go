@@ -123,7 +123,9 @@ func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o 
 // Reads: the lock, with a conflict. Conflicts: with claims, acks and other changes of the group's lock. Writes: the
 // state, and a write conflict on the lock. If a dead handle holds the group by its heartbeat, this claim and up to 100
 // other claims of the handle end: their locks and timers are written, their held keys cleared, and the beat cleared or
-// marked. Handles that wait are woken.
+// marked as ended. Handles that wait are woken. Before that, claims of this handle that have expired by its wall clock
+// alone are extended: their locks are read with a conflict, and their locks and timers are written. More than 8 such
+// claims are extended in transactions of their own, and that stays if the caller's transaction is not committed.
 func (a Admin) SetGroupStateTx(
 	ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions,
 ) error {

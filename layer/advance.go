@@ -170,8 +170,9 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (a
 	return a, nil
 }
 
-// changeMessage calls change with m, a message made of the item old; change modifies m. The error is that of change, or
-// of a result that is not allowed: more than body and headers differ, the message is not valid, or a facet is wrong.
+// changeMessage calls change with m, a message made of the item old; change modifies m. The error is that of change, of
+// w.config (which may read the configuration, at snapshot), or of a result that is not allowed: more than body and
+// headers differ, the message is not valid, or a facet is missing or has a value that is not allowed.
 func changeMessage(w *txn, m *Message, old *Item, change func(m *Message) error) error {
 	if err := change(m); err != nil {
 		return err

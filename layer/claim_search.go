@@ -317,9 +317,9 @@ func (s *search) find(n int) error {
 }
 
 // start starts the reads of the next fill, unless they are under way: the next hints of each shard, and due timers, at
-// snapshot. fromTheOldest says of which shards the first fill reads timers. If the transaction has ended enough
-// holdings (tired), no fill reads timers from then on. start does not wait, so the caller can begin the reads early.
-// readMore takes the results.
+// snapshot. A walk has one shard. The first fill from the oldest reads the timers of one shard, or of all shards in a
+// fair queue. Once the transaction has ended as many holdings as it may (tired), no fill reads timers. start does not
+// wait, so the caller can begin the reads early. readMore takes the results.
 func (s *search) start(n int) {
 	if !s.begun {
 		s.begin()

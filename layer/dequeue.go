@@ -889,15 +889,11 @@ func (c *claimer) wanted() (groups, items int) {
 // wantedGroups returns how many more groups a receive is likely to take, 1 at least.
 func (q *Queue) wantedGroups(r *reception) int {
 	left, groups := r.o.Max-r.items, r.o.MaxGroups-r.groups
-	switch r.o.Strategy {
-	case FillGroup:
-		groups = min(groups, q.spreadOf(r.where).GroupsFor(left))
-	case Layers:
-		groups = min(left, r.o.MaxGroups)
-	default:
-		groups = min(left, groups)
+	perhaps := left // a group for each item
+	if r.o.Strategy == FillGroup {
+		perhaps = q.spreadOf(r.where).GroupsFor(left)
 	}
-	return max(groups, 1)
+	return max(min(groups, perhaps), 1)
 }
 
 // read starts the reads of one candidate, at snapshot: the lock, up to limit items, the state if a receive asks for it,

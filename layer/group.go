@@ -248,7 +248,8 @@ func extendOwn(w *txn, early map[ownKey]ownClaim, keys []ownKey) (looked int, er
 	return len(keys), nil
 }
 
-// interfere is Queue.operate, and calls keepOwn before fn. Operators' calls use it if they may end an expired claim.
+// interfere is Queue.operate for an operator's call that may end an expired claim. Before fn it calls keepOwn, which
+// may extend claims of this handle: it writes their locks and timers.
 func interfere(ctx context.Context, q *Queue, tx kv.Tx, fn func(w *txn) error) error {
 	return q.operate(ctx, tx, func(w *txn) error {
 		if err := keepOwn(w); err != nil {

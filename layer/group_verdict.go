@@ -442,8 +442,10 @@ func (w *txn) await(c candidate, lock laneLock, items kv.Future[[]kv.KV]) (*foun
 	return f, f.meetHold(&w.view, lock.hold)
 }
 
-// meet waits for the reads of a lane, without those of holds, and returns the first items as pairs of key and value.
-// The caller must set f.rows from the pairs, and then call f.meetHold.
+// meet waits for the reads of a lane that the caller has started, but not for the hold: its lock, the locks of
+// intersecting lanes, and the first items. It returns the items as pairs of key and value. In a queue with facets it
+// may read more locks and starts the reads of the items, with the conflicts that the caller chose. The caller must set
+// f.rows from the pairs, and then call f.meetHold.
 func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *found, pairs []kv.KV, err error) {
 	f = &found{candidate: c}
 	if f.record, f.others, err = v.waitLaneLock(c.lane, lock); err != nil {

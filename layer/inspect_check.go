@@ -230,8 +230,9 @@ type oddity struct {
 	detail string
 }
 
-// suspect is a place, named by a key, where the pages do not fit together. confirm judges it again at one version. It
-// returns the broken rule, and a detail in words; rule "" = no rule is broken.
+// suspect is a place, named by a key, where the pages do not fit together. confirm judges it again at one version, or
+// only sees that the key is still there (still). It returns the broken rule, and a detail in words; rule "" = no rule
+// is broken.
 type suspect struct {
 	key     []byte
 	confirm func(v inspection) (rule Rule, detail string, err error) // rule "" = all is well
@@ -467,9 +468,9 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	c.report.Bytes += max(int64(len(body)), e.Size)
 }
 
-// stored opens the item in the value of a pair: of an item, a dead letter, or an archived item. If the body has parts,
-// the pair becomes a suspect, because the parts have to be read, too. ok is false if the item cannot be read. Then the
-// pair is a suspect by the given rule.
+// stored opens the item in the value of a row: an item, a dead letter, or an archived item. It reads nothing itself. If
+// the body has parts, body lacks them, and the row becomes a suspect, because the parts have to be read, too. ok is
+// false if the item cannot be read. Then the row is a suspect by the given rule.
 func (c *checker) stored(p parsedKey, row kv.KV, rule Rule) (e rec.Envelope, body []byte, ok bool) {
 	value, err := itemIn(p.name, row)
 	if err == nil {
@@ -782,8 +783,9 @@ func (g *groupCheck) waits() (dueMS int64, ok bool) {
 	return 0, false
 }
 
-// pace notes that a group's rate is in use (key pace). The pair becomes a suspect if the rate is used up for longer
-// than sweepSlack from now.
+// pace notes that a group's rate is in use (row pace). The row becomes a suspect if the rate is used up for longer than
+// sweepSlack from now, and breaks the rule if it is unchanged when it is confirmed. A row that cannot be read is
+// reported by row.
 func (c *checker) pace(p parsedKey, row kv.KV) {
 	c.group(p.group).paced = true
 	used, err := rec.UnpackPace(row.Key, row.Value)

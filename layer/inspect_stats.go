@@ -257,7 +257,8 @@ func (v inspection) passTimers(in kv.KeyRange, limit int, each func(timerRow) (e
 	return more || !timers.exhausted, nil
 }
 
-// openTimers takes timers, or keys held, apart, and leaves out those that cannot be read.
+// openTimers parses the rows of timers, or of keys held, and leaves out those that cannot be read. Of a key held
+// key.index is 0, and the caller sets it.
 func (v inspection) openTimers(rows []kv.KV) []timerRow {
 	all := make([]timerRow, 0, len(rows))
 	for _, row := range rows {

@@ -263,9 +263,10 @@ func checkClock(ctx context.Context, q *Queue, f *DeadFilter) error {
 	})
 }
 
-// tooYoung returns a function that reports whether a letter cannot have died before filter.Before, the bound of a
-// discard: by versions its message is younger than that, by more than clockSlack. One of the clocks is wrong then, and
-// the letter stays: see moment. For a redrive, and without Before, the function always returns false.
+// tooYoung returns a function that reports whether a dead letter cannot have died before filter.Before, the bound of a
+// discard. It cannot if its message, judged by versions, was enqueued more than clockSlack after filter.Before. Then
+// one of the clocks is wrong, and the letter stays: see view.moment. For a redrive, and without Before, the function
+// always returns false. tooYoung reads the read version of the transaction, and no key.
 func tooYoung(s *deadSweep, v *view) (func(row *deadRow) bool, error) {
 	if s.redrive != nil || s.filter.Before.IsZero() {
 		return func(*deadRow) bool { return false }, nil

@@ -26,8 +26,9 @@ const joinProbe = 20
 // behind is the hint of the waiting group, if messages are left in it; else nil. f.left is set if messages of f, or of
 // an earlier waiting group, are left to the next transaction.
 //
-// Footprint: reads the first keys of earlier waiting groups at snapshot, without a conflict. A message that is enqueued
-// there at the same time is due before its enqueue ends, so it may join later.
+// Footprint: of a waiting group whose messages join, that of moveToTail. Of an earlier one that is passed over (paused,
+// held, unreadable) only its first key, locks, holds and head, at snapshot. So it may join later, and so may a message
+// that is enqueued there at the same time.
 func join(w *txn, f *found) (behind *candidate, err error) {
 	group, _ := joinedFrom(f.group())
 	first := w.keys.items(group + joinMark)
@@ -72,7 +73,7 @@ func join(w *txn, f *found) (behind *candidate, err error) {
 type joined int
 
 const (
-	joinedNone  joined = iota // no message of the group can join now
+	joinedNone  joined = iota // no message of the group can join now: nothing is written, and there is no conflict
 	joinedSome                // the first messages are at the tail of their group
 	joinedLater               // left to the next transaction
 )

@@ -181,7 +181,8 @@ func (s *Spread) Contended() bool {
 	return s.level > 0
 }
 
-// Learn notes how many items a transaction has claimed of how many groups, one at least.
+// Learn notes how many items a transaction has claimed of how many groups. groups must be 1 or more. What Learn has
+// noted before counts for three quarters.
 func (s *Spread) Learn(items, groups int) {
 	now := int64(16 * items / groups)
 	if old := s.perGroup.Load(); old > 0 {

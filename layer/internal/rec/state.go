@@ -63,7 +63,8 @@ func (r *Record) WithoutHolding(m *Mark) *Record {
 	return next
 }
 
-// WithMark returns the record with the mark m; nil = without a mark. A claim stays. A grant or a delay ends.
+// WithMark returns the record with the mark m, or without a mark if m is nil. A claim stays, also an expired one. A
+// grant or a delay ends. The result is nil if neither a claim nor a mark is left.
 func (r *Record) WithMark(m *Mark) *Record {
 	if r.Claim() == nil {
 		return r.WithoutHolding(m)
