@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,7 +41,31 @@ type site struct {
 	c   *Console
 	q   *layer.Queue
 	rec *record.Recorder
-	log *bytes.Buffer
+	log *logText
+}
+
+// logText is the text of a log. Goroutines of the console may write it while a test reads it.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *logText) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
 }
 
 // TestEmptyTokenOpensNothing: a console whose token is empty is refused, unless its options say that it is open.
@@ -80,7 +105,7 @@ func TestPagesRest(t *testing.T) {
 
 func newSite(t *testing.T, change func(o *Options)) *site {
 	t.Helper()
-	s := &site{t: t, rec: record.Wrap(embedded.OpenMemory(embedded.Options{})), log: new(bytes.Buffer)}
+	s := &site{t: t, rec: record.Wrap(embedded.OpenMemory(embedded.Options{})), log: new(logText)}
 	var err error
 	config := layer.Config{Retry: layer.RetryPolicy{Kind: layer.RetryAtOnce}}
 	s.q, err = layer.Create(t.Context(), s.rec, nil, "orders", layer.Options{Owner: "w", Config: config})

@@ -1,7 +1,6 @@
 package sqs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -295,7 +294,7 @@ func TestLettersThatCannotMove(t *testing.T) {
 
 // TestStayIsLogged: the log says once a minute that a dead letter cannot be moved, and why.
 func TestStayIsLogged(t *testing.T) {
-	var log bytes.Buffer
+	var log logText
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		url, _ := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = 1 })
@@ -353,7 +352,7 @@ func TestMoveToADeletedQueue(t *testing.T) {
 // TestLogOfADeletedTarget: the log says that dead letters stay because their dead letter queue was deleted. It does not
 // say so of a queue without dead letters.
 func TestLogOfADeletedTarget(t *testing.T) {
-	var log bytes.Buffer
+	var log logText
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.call("DeleteQueue", object{"QueueUrl": dead})
@@ -375,7 +374,7 @@ func TestLogOfADeletedTarget(t *testing.T) {
 // TestLettersBeforeThePolicyGoes: the dead letters of a queue go to its dead letter queue before a client removes the
 // RedrivePolicy. One that cannot be moved stays, and the log says so.
 func TestLettersBeforeThePolicyGoes(t *testing.T) {
-	var log bytes.Buffer
+	var log logText
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = 1 })
@@ -435,7 +434,7 @@ func TestDeleteOfADeadLetter(t *testing.T) {
 // the log says so.
 func TestLettersBeforeTheQueueGoes(t *testing.T) {
 	for most, want := range map[int][]string{0: {"a1", "a2"}, 1: {"a1"}} {
-		var log bytes.Buffer
+		var log logText
 		bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 			url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 			e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = most })

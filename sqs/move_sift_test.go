@@ -128,7 +128,7 @@ func suffixOf(name string) string {
 // waits a minute for room. Then it ends as failed, and the log says why. Nothing is lost.
 func TestMoveTaskToAFullQueue(t *testing.T) {
 	t.Parallel()
-	var log bytes.Buffer
+	var log logText
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		orders, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.configure("orders.fifo", func(c *layer.Config) { c.MaxWaiting = 2 })

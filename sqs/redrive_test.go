@@ -1,7 +1,6 @@
 package sqs
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -121,7 +120,7 @@ func TestOwnDeadLetterQueue(t *testing.T) {
 // why.
 func TestStoredOwnDeadLetterQueue(t *testing.T) {
 	t.Parallel()
-	var log bytes.Buffer
+	var log logText
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		orders, _ := e.withDead("orders.fifo", "dead.fifo", 1)
 		_, err := e.s.changeRecord(e.Context(), "orders.fifo", func(r *record) error {

@@ -59,6 +59,24 @@ func bubbleOn(t *testing.T, open func(t *testing.T) kv.DB, o Options, test func(
 	})
 }
 
+// logText is the text of a log. The server's goroutines may write it while a test reads it.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // checkAll holds each queue to the layer's rules.
 func checkAll(t *testing.T, db kv.DB, prefix []byte) {
 	t.Helper()

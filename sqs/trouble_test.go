@@ -1,7 +1,6 @@
 package sqs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -123,7 +122,7 @@ func TestUnknownCommitIsFound(t *testing.T) {
 // most once in ten seconds for all queues, requests and the server's own work. At the end the log says that the
 // database answers again.
 func TestServerSaysTrouble(t *testing.T) {
-	var log bytes.Buffer
+	var log logText
 	var behind atomic.Bool
 	fails := func(string) error {
 		if behind.Load() {
@@ -154,7 +153,7 @@ func TestServerSaysTrouble(t *testing.T) {
 // TestTaskThatFailsSaysSo: the log has the error of a move task whose steps fail, at most once a minute. The task
 // continues when the database does not fail any more.
 func TestTaskThatFailsSaysSo(t *testing.T) {
-	var log bytes.Buffer
+	var log logText
 	var broken atomic.Bool
 	fails := func(call string) error {
 		if call == "once" && broken.Load() {

@@ -1,7 +1,6 @@
 package sqs
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
 	"testing"
@@ -46,7 +45,7 @@ func (e *env) listed() (names []string) {
 func TestUnreadableRecord(t *testing.T) {
 	for _, value := range []string{"{", "", "[]", "{}"} {
 		t.Run(value, func(t *testing.T) {
-			var log bytes.Buffer
+			var log logText
 			bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 				url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 				to := e.create("to.fifo")
@@ -122,7 +121,7 @@ func (e *env) spoilConfig(name string) (restore func()) {
 // TestUnreadableSource: a source queue whose configuration in the layer cannot be read does not stop its dead letter
 // queue.
 func TestUnreadableSource(t *testing.T) {
-	var log bytes.Buffer
+	var log logText
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		_, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.send(dead, "a", "a1")
@@ -140,7 +139,7 @@ func TestUnreadableSource(t *testing.T) {
 func TestUnreadableKey(t *testing.T) {
 	for _, value := range []string{"x", "", "{}", `{"key":"AAAA"}`} {
 		t.Run(value, func(t *testing.T) {
-			var log bytes.Buffer
+			var log logText
 			bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 				url := e.create("orders.fifo", visibilityTimeout, "5")
 				e.send(url, "a", "a1")
@@ -166,7 +165,7 @@ func TestUnreadableKey(t *testing.T) {
 // TestLogOfABadTarget: dead letters that cannot be moved, because the configuration of their queue cannot be read, do
 // not fill the log while clients use the source queue.
 func TestLogOfABadTarget(t *testing.T) {
-	var log bytes.Buffer
+	var log logText
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.send(url, "a", "a1")
