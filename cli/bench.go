@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -152,6 +153,7 @@ func (s *session) listBenchmarks(all []bench.Benchmark) error {
 // runBenchmark runs one benchmark and shows its steps.
 func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.Result, error) {
 	var p *progress
+	var mu sync.Mutex // several goroutines of a worker may tell their progress
 	shown, of := "", int64(0)
 	defer func() {
 		if p != nil {
@@ -163,6 +165,8 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 		Folder: s.benchFolder,
 		Memory: s.inMemory(),
 		Progress: func(step string, done, total int64) {
+			mu.Lock()
+			defer mu.Unlock()
 			if step != shown || total != of {
 				if p != nil {
 					p.close()

@@ -90,18 +90,19 @@ func TestOpeningEndsAtCtrlC(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	told := newScreen("still opening " + path)
+	late := time.After(9 * time.Second) // of the ten that a silent process is waited for
 	ended := make(chan error, 1)
 	go func() { ended <- Run(ctx, []string{"stats", "--engine", "disk:" + path}, nil, io.Discard, told) }()
 	select {
 	case <-told.seen:
-	case <-time.After(5 * time.Second): // of the ten that a silent process is waited for
+	case <-late:
 		require.Fail(t, "it says nothing", told)
 	}
 	interrupt()
 	select {
 	case err := <-ended:
 		require.Equal(t, ExitInterrupted, ExitCode(err), told)
-	case <-time.After(time.Second):
+	case <-late:
 		require.Fail(t, "it does not end")
 	}
 }
@@ -208,7 +209,7 @@ func TestReadOnlyCopy(t *testing.T) {
 	} {
 		stdout, stderr, code := run(args)
 		require.Equal(t, ExitOK, code, "%s: %s", args, stderr)
-		require.True(t, strings.HasPrefix(stderr, told), "%s: %s", args, stderr)
+		require.Contains(t, stderr, told, args) // behind a line of a slow opening
 		require.Contains(t, stdout, want, args)
 	}
 	for _, args := range []string{

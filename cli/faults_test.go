@@ -660,9 +660,11 @@ func TestWorkTimeoutWaitsForItsReader(t *testing.T) {
 	defer r.Close()
 	ended := make(chan error, 1)
 	var stderr bytes.Buffer
-	args := []string{"work", "--exec", "yes | head -c 300000", "--timeout", "1s", "--max", "2"}
+	args := []string{"work", "--exec", "yes | head -c 300000", "--timeout", "5s", "--max", "2"}
 	go func() { ended <- app.Run(t.Context(), args, nil, stdout, &stderr) }()
-	time.Sleep(3 * time.Second)
+	_, err := io.ReadFull(r, make([]byte, 1)) // the command has begun
+	require.NoError(t, err)
+	time.Sleep(6 * time.Second)
 	n := make(chan int64, 1)
 	go func() {
 		read, _ := io.Copy(io.Discard, r)
@@ -670,7 +672,7 @@ func TestWorkTimeoutWaitsForItsReader(t *testing.T) {
 	}()
 	require.NoError(t, <-ended, stderr.String())
 	require.NoError(t, stdout.Close())
-	require.EqualValues(t, 600000, <-n)
+	require.EqualValues(t, 600000-1, <-n)
 	require.Contains(t, stderr.String(), "handled 2 messages, 0 failed, 0 given back")
 	requireGivenBack(t, q, 0)
 }
@@ -679,9 +681,10 @@ func TestWorkTimeoutWaitsForItsReader(t *testing.T) {
 // while work waits for a process that the command has left running with its output. Another delivery would do the work
 // twice, and in the end the message would be a dead letter.
 func TestWorkExitZeroFinishes(t *testing.T) {
+	t.Parallel()
 	app, q := onMemory(t, 1)
 	var stderr bytes.Buffer
-	args := []string{"work", "--exec", "sleep 4 & exit 0", "--timeout", "1s", "--max", "1"}
+	args := []string{"work", "--exec", "sleep 8 & exit 0", "--timeout", "5s", "--max", "1"}
 	err := app.Run(context.Background(), args, nil, new(bytes.Buffer), &stderr)
 	require.NoError(t, err, stderr.String())
 	require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 0 given back")

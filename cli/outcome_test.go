@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -257,12 +258,13 @@ func TestStoredSettingsAreTold(t *testing.T) {
 	err := failingAt(2).Run(t.Context(), append(args, "disk:"+path), nil, &stdout, &stderr)
 	requireStored(err, ExitUnknown, stdout.String(), stderr.String())
 
-	path = t.TempDir()
-	require.NoError(t, os.CopyFS(path, os.DirFS(whole)))
-	stdout.Reset()
-	stderr.Reset()
-	ctx, interrupt := context.WithTimeoutCause(t.Context(), time.Second, context.Canceled) // of the two that it takes
-	defer interrupt()
-	err = failingAt(0).Run(ctx, append(args, "disk:"+path), nil, &stdout, &stderr)
-	requireStored(err, ExitInterrupted, stdout.String(), stderr.String())
+	synctest.Test(t, func(t *testing.T) {
+		app, _ := onMemory(t, 0)
+		// The change takes two seconds.
+		ctx, interrupt := context.WithTimeoutCause(t.Context(), time.Second, context.Canceled)
+		defer interrupt()
+		var stdout, stderr bytes.Buffer
+		err := app.Run(ctx, append(args, "disk"), nil, &stdout, &stderr)
+		requireStored(err, ExitInterrupted, stdout.String(), stderr.String())
+	})
 }

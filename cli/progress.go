@@ -22,6 +22,7 @@ const (
 type progress struct {
 	w     io.Writer
 	size  func() (width, height int, ok bool)
+	now   func() time.Time
 	label string
 	unit  string
 
@@ -37,7 +38,7 @@ type progress struct {
 // newProgress begins to show label; total is in units, or negative if it is not known.
 func (s *session) newProgress(label, unit string, total int64) *progress {
 	p := &progress{
-		w: s.stderr, label: label, unit: unit, total: total, shown: time.Now(),
+		w: s.stderr, now: s.app.Now, label: label, unit: unit, total: total, shown: s.app.Now(),
 		size: func() (int, int, bool) { return s.app.size(s.stderr) },
 	}
 	if width, _, ok := p.size(); ok {
@@ -69,10 +70,10 @@ func (p *progress) set(n int64, details ...string) {
 	if p.bar != nil {
 		every = redrawEvery
 	}
-	if p.closed || time.Since(p.shown) < every {
+	if p.closed || p.now().Sub(p.shown) < every {
 		return
 	}
-	p.shown = time.Now()
+	p.shown = p.now()
 	if p.bar == nil {
 		p.line(n, details)
 		return

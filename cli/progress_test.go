@@ -15,7 +15,9 @@ import (
 func TestProgressFits(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {40, 6}, {20, 3}} {
 		var screen bytes.Buffer
-		s := &session{stderr: &screen, app: &App{size: func(io.Writer) (int, int, bool) { return size[0], size[1], true }}}
+		s := &session{stderr: &screen, app: &App{
+			Now: time.Now, size: func(io.Writer) (int, int, bool) { return size[0], size[1], true },
+		}}
 		p := s.newProgress("working", "message", 1000)
 		details := []string{strings.Repeat("wide ", 40), "second", "third", "fourth", "fifth", "sixth"}
 		p.set(10, details...)
@@ -40,7 +42,8 @@ func TestProgressFits(t *testing.T) {
 // Elsewhere progress is plain lines, and none for short work.
 func TestProgressPlain(t *testing.T) {
 	var log bytes.Buffer
-	s := &session{stderr: &log, app: &App{size: terminalSize}}
+	now := time.Unix(1_700_000_000, 0) // it stands still
+	s := &session{stderr: &log, app: &App{Now: func() time.Time { return now }, size: terminalSize}}
 	p := s.newProgress("working", "message", 5000)
 	p.set(10)
 	require.Empty(t, log.String())

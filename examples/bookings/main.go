@@ -104,7 +104,7 @@ func (o *office) sell(ctx context.Context, seed uint64) error {
 		Poll:        20 * time.Millisecond,
 		OnError: func(err error) {
 			// The worker goes on after a retryable error; the message comes again.
-			if kv.Code(err) == 0 && !errors.Is(err, layer.ErrClaimLost) {
+			if kv.Code(err) == 0 && !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, context.DeadlineExceeded) {
 				cancel(err)
 			}
 		},
