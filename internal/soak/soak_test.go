@@ -132,8 +132,7 @@ func TestLeaksAreFound(t *testing.T) {
 		t.Skip("takes many operations")
 	}
 	for _, what := range []string{"goroutines", "open tx", "watches", "receipt"} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
+		t.Run(what, func(t *testing.T) { // alone: the others would slow it down, and have goroutines of their own
 			l := &leak{DB: embedded.OpenMemory(embedded.Options{MaxWatches: 1_000_000}), what: what, end: make(chan struct{})}
 			soakUntil(t, l, func(report *Report) bool {
 				return slices.ContainsFunc(report.Grown, func(g string) bool { return strings.HasPrefix(g, what+":") })

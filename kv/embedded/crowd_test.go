@@ -57,12 +57,16 @@ func TestQuietCrowd(t *testing.T) {
 		_, _, err := f.join(t.Context(), newLink(client, f)) // once: OpenDisk tries for a while
 		require.ErrorIs(t, err, ErrLocked)
 	}
-	refused()
-	s.mu.Lock()
-	for _, n := range s.sessions {
-		n.begun = n.begun.Add(-2 * quietClient)
+	begun := func(by time.Duration) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, n := range s.sessions {
+			n.begun = n.begun.Add(by)
+		}
 	}
-	s.mu.Unlock()
+	begun(time.Hour) // none is quiet for long yet, however long it took to connect all
+	refused()
+	begun(-time.Hour - 2*quietClient)
 	other := openHere(t, path, Options{})
 	requireCut(t, oldest, slowClient)
 	change(t, other, "a", "2")

@@ -57,7 +57,8 @@ func newEngine(s store, o Options, version int64, durable bool) *engine {
 	return e
 }
 
-// stuckLimit is how long close waits for a store in which nothing moves.
+// stuckLimit is how long close waits for a store in which nothing moves: for two halves, so that a process that has
+// stood still for longer looks once more.
 const stuckLimit = 5 * time.Second
 
 // close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second close does
@@ -66,17 +67,17 @@ const stuckLimit = 5 * time.Second
 func (e *engine) close() error {
 	ended := make(chan error, 1)
 	go func() { ended <- e.end() }()
-	for last := e.groups.Load(); ; {
+	for last, still := e.groups.Load(), 0; ; {
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(stuckLimit):
+		case <-time.After(stuckLimit / 2):
 		}
-		now := e.groups.Load()
-		if now == last {
+		if now := e.groups.Load(); now != last {
+			last, still = now, 0
+		} else if still++; still == 2 {
 			return fmt.Errorf("%w: the folder stays locked until the write has ended", errStalled)
 		}
-		last = now
 	}
 }
 

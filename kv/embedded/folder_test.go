@@ -94,7 +94,7 @@ func TestFileIsTakenAway(t *testing.T) {
 		away func(path string) error
 		says string
 	}{
-		"folder": {os.RemoveAll, "was removed while it was open"},
+		"folder": {removeFolder, "was removed while it was open"},
 		"file": {func(path string) error {
 			return os.Remove(filepath.Join(path, "kv.bbolt"))
 		}, "was removed while it was open"},

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,13 +15,23 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
+// removeFolder removes a folder in use. The process that serves makes its socket again once a second, perhaps between
+// the removal of the files and that of the folder.
+func removeFolder(path string) error {
+	for {
+		if err := os.RemoveAll(path); !errors.Is(err, syscall.ENOTEMPTY) {
+			return err
+		}
+	}
+}
+
 // takings are the ways in which an operator takes the open database away. A taking gets the folder and an older copy of
 // its file. back undoes the taking; nil = it cannot be undone while the folder is open.
 var takings = map[string]struct {
 	away func(t *testing.T, path string, older []byte) error
 	back func(path string) error
 }{
-	"folder removed": {func(_ *testing.T, path string, _ []byte) error { return os.RemoveAll(path) }, nil},
+	"folder removed": {func(_ *testing.T, path string, _ []byte) error { return removeFolder(path) }, nil},
 	"folder moved": {
 		func(_ *testing.T, path string, _ []byte) error { return os.Rename(path, path+".old") },
 		func(path string) error { return os.Rename(path+".old", path) },

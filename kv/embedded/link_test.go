@@ -46,7 +46,7 @@ func TestStaleServer(t *testing.T) {
 		t.Skip("no socket here")
 	}
 	for name, away := range map[string]func(path string) error{
-		"removed": os.RemoveAll,
+		"removed": removeFolder,
 		"moved":   func(path string) error { return os.Rename(path, path+".old") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -272,7 +272,7 @@ func TestDeadHolderIsNotNamed(t *testing.T) {
 	reader := openDisk(t, path, embedded.Options{ReadOnly: true})
 	_, err := embedded.OpenDisk(path, embedded.Options{})
 	require.ErrorIs(t, err, embedded.ErrLocked)
-	require.NotContains(t, err.Error(), fmt.Sprint(holder.Process.Pid))
+	require.NotContains(t, err.Error(), "held by process") // the number itself may be in the folder's name
 	require.NoError(t, reader.Close())
 	openDisk(t, path, embedded.Options{})
 }

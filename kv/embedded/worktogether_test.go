@@ -165,7 +165,7 @@ func togetherOne(db kv.DB, name string, n int, tell func(string, ...any)) {
 		}
 	}
 	switch kv.Code(err) {
-	case kv.CodeNotCommitted, kv.CodeTransactionTooOld, kv.CodeFutureVersion:
+	case kv.CodeNotCommitted, kv.CodeTransactionTooOld, kv.CodeFutureVersion, kv.CodeProcessBehind:
 		tell("%s %s %d", toldNot, name, n)
 	case kv.CodeCommitUnknownResult:
 		tell("%s %s %d", toldUnknown, name, n)
