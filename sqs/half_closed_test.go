@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -16,7 +17,7 @@ import (
 // none. An empty answer with status 200 would say that a message is deleted.
 func TestHalfClosedConnections(t *testing.T) {
 	const clients = 20
-	s := NewServer(onDisk(t), Options{})
+	s := NewServer(slowDB{inMemory(t), 5 * time.Millisecond}, Options{}) // a call outlasts the end of its input
 	defer func() { require.NoError(t, s.db.Close()) }()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
