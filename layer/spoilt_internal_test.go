@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -271,8 +272,10 @@ func (s *spoiling) populate() {
 func (s *spoiling) others() {
 	t, ctx := s.T, s.Context()
 	if s.config.Facets == nil && !s.config.Unordered && !s.config.LeasePerItem {
-		dead := beside(t, s.db, "dead")
-		_, err := dead.Receive(ctx, ReceiveOptions{Group: OnlyGroup("g6"), Heartbeat: true})
+		dead, err := Open(ctx, s.db, nil, "q", Options{Owner: "dead", Test: &TestOptions{Seed: 1}})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = dead.Close(context.Background()) }) // the database is closed by then
+		_, err = dead.Receive(ctx, ReceiveOptions{Group: OnlyGroup("g6"), Heartbeat: true})
 		require.NoError(t, err)
 		dies(dead)
 	}
@@ -281,10 +284,10 @@ func (s *spoiling) others() {
 	require.NoError(t, s.q.Subscribe(subscribed, "sub", func(context.Context, []Change) error { return nil },
 		SubscribeOptions{FromOldest: s.n(2) == 0}))
 	later := s.q.nowMS() + 60_000
-	s.set(s.q.keys.request(1, uuid.New()), rec.Request{Owner: "gone", Wants: 3, DeadlineMS: later}.Pack())
-	s.set(s.q.keys.named("g7", uuid.New()), rec.Request{Owner: "gone", Wants: 1, DeadlineMS: later}.Pack())
-	s.set(s.q.keys.receipt(uuid.New()), rec.PackReceipt(s.q.nowMS(), 1, 0))
-	s.set(s.q.keys.wake(uuid.New()), rec.PackCount(3))
+	s.set(s.q.keys.request(1, uuid.UUID{1}), rec.Request{Owner: "gone", Wants: 3, DeadlineMS: later}.Pack())
+	s.set(s.q.keys.named("g7", uuid.UUID{2}), rec.Request{Owner: "gone", Wants: 1, DeadlineMS: later}.Pack())
+	s.set(s.q.keys.receipt(uuid.UUID{3}), rec.PackReceipt(s.q.nowMS(), 1, 0))
+	s.set(s.q.keys.wake(uuid.UUID{4}), rec.PackCount(3))
 }
 
 // say enqueues messages whose bodies say their places.
@@ -750,7 +753,7 @@ func (s *spoiling) repair() {
 		require.NotContains(s, unreadableRules, v.Rule, "%s\nspoilt: %s", v, s.spoilt())
 	}
 	var groups []string
-	for g := range s.waiting {
+	for _, g := range slices.Sorted(maps.Keys(s.waiting)) {
 		_, _ = admin.ResumeGroup(ctx, g, ResumeOptions{})
 		_, err := s.q.Enqueue(ctx, Message{Group: g, Body: []byte("after"), Headers: map[string]string{"state": "NEW"}})
 		require.NoError(s, err, "enqueue to %s\nspoilt: %s", g, s.spoilt())

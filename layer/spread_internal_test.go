@@ -101,7 +101,8 @@ func TestWalkKeepsItsGroup(t *testing.T) {
 		robin     bool
 		keeps     int
 	}{{2, false, advice.KeepClaims}, {0, false, 0}, {2, true, 0}} {
-		q := spreading(t, 11, 1, 100, of.conflicts, nil)
+		now := time.Unix(1_000_000, 0) // it stands still: a walk ends by itself after 500 ms
+		q := spreading(t, 11, 1, 100, of.conflicts, func() time.Time { return now })
 		_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.RoundRobin = of.robin })
 		require.NoError(t, err)
 		for g := range 100 {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -117,28 +118,30 @@ func TestSizeIsCounted(t *testing.T) {
 // TestManyReceiptsAtClose: in an outage each commit that times out leaves a receipt. Close clears them all, also if
 // they are more than fit into one transaction.
 func TestManyReceiptsAtClose(t *testing.T) {
-	const many = 4000
-	ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
-	q, err := Create(ctx, db, []byte(strings.Repeat("p", 1024)), "q", Options{})
-	require.NoError(t, err)
-	for range many {
-		q.receipts.putBack(q.random.uuid())
-	}
-	q.receipts.mu.Lock()
-	ids := slices.Clone(q.receipts.idle)
-	q.receipts.mu.Unlock()
-	for page := range slices.Chunk(ids, 500) {
-		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-			for _, id := range page {
-				tx.Set(q.keys.receipt(id), rec.PackReceipt(q.nowMS(), 0, 1))
-			}
-			return nil
-		})
+	synctest.Test(t, func(t *testing.T) {
+		const many = 4000
+		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+		q, err := Create(ctx, db, []byte(strings.Repeat("p", 1024)), "q", Options{})
 		require.NoError(t, err)
-	}
-	require.NoError(t, q.Close(ctx))
-	for row, err := range kv.Rows(ctx, db, q.keys.section(nameReceipt)) {
-		require.NoError(t, err)
-		require.Fail(t, "a receipt is left", "%q", row.Key)
-	}
+		for range many {
+			q.receipts.putBack(q.random.uuid())
+		}
+		q.receipts.mu.Lock()
+		ids := slices.Clone(q.receipts.idle)
+		q.receipts.mu.Unlock()
+		for page := range slices.Chunk(ids, 500) {
+			_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				for _, id := range page {
+					tx.Set(q.keys.receipt(id), rec.PackReceipt(q.nowMS(), 0, 1))
+				}
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		require.NoError(t, q.Close(ctx))
+		for row, err := range kv.Rows(ctx, db, q.keys.section(nameReceipt)) {
+			require.NoError(t, err)
+			require.Fail(t, "a receipt is left", "%q", row.Key)
+		}
+	})
 }

@@ -356,18 +356,33 @@ func ExampleRejectError_deadLetter() {
 	// dead: 1 moon: not sold
 }
 
+// stopLog is a log that is closed when its worker stops.
+type stopLog chan struct{}
+
+func (stopLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l stopLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l stopLog) WithGroup(string) slog.Handler          { return l }
+
+func (l stopLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "worker stops" {
+		close(l)
+	}
+	return nil
+}
+
 // Run ends when its context does: here, when a program is told to stop. The handler finishes what it is at; what was
 // not begun is given back.
 func ExampleWorker_Run_shutdown() {
 	q, closeAll := exampleQueue("one", "two")
 	defer closeAll()
 	ctx, stop := context.WithCancel(context.Background()) // in a program: signal.NotifyContext
+	stops := make(stopLog)
 	w, err := worker.New(q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
-		stop()                            // the signal comes while the handler runs,
-		time.Sleep(10 * time.Millisecond) // and the handler is not disturbed
+		stop()  // the signal comes while the handler runs,
+		<-stops // the worker stops, and the handler is not disturbed
 		fmt.Printf("%s is done, %v\n", d.Body, ctx.Err())
 		return nil
-	}), worker.Options{Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
+	}), worker.Options{Concurrency: 1, Logger: slog.New(stops)})
 	if err != nil {
 		log.Fatal(err)
 	}

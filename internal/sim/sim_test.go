@@ -44,7 +44,7 @@ func runAs(t *testing.T, o sim.Options) (r *sim.Report) {
 		o.Settle = synctest.Wait
 		r = sim.Run(o)
 	})
-	require.NoError(t, r.Linearize(linear.CheckOptions{}))
+	require.NoError(t, r.Linearize(linear.CheckOptions{Timeout: time.Minute})) // the machine may be busy
 	return r
 }
 

@@ -132,7 +132,7 @@ func work(t *testing.T, q *layer.Queue, name string) {
 		})
 		require.NoError(t, err, name)
 	}
-	o := layer.ReceiveOptions{Max: 1, Wait: 5 * time.Second, Unordered: q.Config().Unordered}
+	o := layer.ReceiveOptions{Max: 1, Wait: time.Minute, Unordered: q.Config().Unordered}
 	for failed := false; len(got) < len(want); {
 		claims, err := q.Receive(ctx, o)
 		require.NoError(t, err, name)

@@ -285,7 +285,11 @@ func dropSuccessor(t *testing.T) {
 // TestDropStraggler: a transaction that was begun before the drop and commits after it leaves nothing behind.
 func TestDropStraggler(t *testing.T) {
 	t.Parallel()
-	e := newEnv(t, anyEngine, false)
+	synctest.Test(t, dropStraggler)
+}
+
+func dropStraggler(t *testing.T) {
+	e := newEnv(t, inMemory, false)
 	q := e.doomed("doomed", 5)
 	late := make(map[string]kv.ManagedTx)
 	for name, op := range map[string]func(tx kv.Tx) error{

@@ -4,7 +4,9 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,14 +56,35 @@ func anyEngine(t *testing.T) kv.DB {
 	if *socketFlag {
 		return socket(t)
 	}
-	return embedded.OpenMemory(embedded.Options{})
+	return embedded.OpenMemory(embedded.Options{Clock: new(patientClock)})
 }
+
+// patientClock is the machine's clock, but a pause of the process counts as two seconds. So no transaction that a test
+// holds open becomes too old by a pause. It is not for virtual time.
+type patientClock struct {
+	mu        sync.Mutex
+	real, now time.Time // guarded by mu
+}
+
+func (c *patientClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.now.IsZero() {
+		c.real, c.now = now, now
+	}
+	c.now = c.now.Add(min(now.Sub(c.real), 2*time.Second))
+	c.real = now
+	return c.now
+}
+
+func (*patientClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // recovering opens an engine that does what a cluster does whose servers die: now and then the versions jump, by 100
 // seconds' worth, and a transaction under way is too old; and a watch may be late.
 func recovering(*testing.T) kv.DB {
 	groups, due := 0, 0
-	return embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{
+	return embedded.OpenMemory(embedded.Options{Clock: new(patientClock), Hooks: embedded.Hooks{
 		VersionGap: func() int64 {
 			if groups++; groups%100 > 0 {
 				return 0
@@ -88,7 +111,7 @@ func socket(t *testing.T) kv.DB {
 }
 
 func openFolder(t *testing.T, path string) *embedded.DB {
-	db, err := embedded.OpenDisk(path, embedded.Options{})
+	db, err := embedded.OpenDisk(path, embedded.Options{Clock: new(patientClock)})
 	require.NoError(t, err)
 	return db
 }

@@ -473,10 +473,10 @@ func TestCloseEndsDuringSearch(t *testing.T) {
 		require.NoError(b.t, err)
 		b.fill(1)
 		late.on.Store(true)
+		// The search begins when the receive ends. By then the database does not answer.
+		time.AfterFunc(500*time.Millisecond, func() { late.on.Store(false); cut.cut(0) })
 		_, err = q.Receive(b.t.Context(), layer.ReceiveOptions{})
 		require.True(b.t, kv.MaybeCommitted(err), "%v", err)
-		late.on.Store(false)
-		cut.cut(0)
 		time.Sleep(time.Second)
 		begun := time.Now()
 		require.Error(b.t, q.Close(b.t.Context()))

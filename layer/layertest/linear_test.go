@@ -70,8 +70,8 @@ func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSor
 			})
 		}
 	}
-	// One alone may be undecided on a busy machine: the checker gives up by the clock.
-	require.LessOrEqual(t, 20*len(sum.Undecided), max(sum.Histories, 20), "too many are undecided: %s", sum)
+	// The checker gives up by the clock, so a few may be undecided on a busy machine.
+	require.LessOrEqual(t, 20*len(sum.Undecided), max(sum.Histories, 60), "too many are undecided: %s", sum)
 	t.Logf("seeds %d to %d: %s", seed, seed+uint64(runs)-1, sum)
 }
 
@@ -410,7 +410,7 @@ func (e *env) judge(h *linear.History, sort callersSort) linear.Result {
 	q, err := layer.Open(context.Background(), e.raw, testPrefix, sort.queue(), e.options(99))
 	require.NoError(e.t, err)
 	(&caller{e: e, sort: sort, h: h, id: drainer, q: q, doubts: &doubts{}, groups: groupsOfCallers()}).drain()
-	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{})
+	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{Timeout: time.Minute})
 	require.NoError(e.t, err)
 	return r
 }

@@ -94,7 +94,12 @@ func callFromProcesses(t *testing.T, sort callersSort, seed uint64) linear.Resul
 	killAt := int64(seed % stamps)
 	// A turn that finds nothing to call for has none, so the last stamps may never be reached.
 	due := func() bool { return stamp.Load() >= killAt || haveEnded(processes) }
-	require.Eventually(t, due, time.Minute, 200*time.Microsecond)
+	alive, stop := untilStill(t.Context(), stamp.Load)
+	defer stop()
+	for !due() && alive.Err() == nil {
+		time.Sleep(200 * time.Microsecond)
+	}
+	require.NoError(t, alive.Err(), "no call is made any more")
 	require.NoError(t, server.Process.Kill())
 	<-server.ended
 	require.Error(t, server.err)

@@ -40,7 +40,7 @@ func TestReceiveComesThroughManyOverdueInDoubt(t *testing.T) {
 		e.clock.advance(2 * time.Minute)
 		e.enqueue("A", "young")
 		plan := &fault.Plan{}
-		q, err := layer.Open(e.ctx, fault.Wrap(e.raw, plan), testPrefix, testQueue, e.options(1))
+		q, err := layer.Open(e.ctx, fault.Wrap(e.raw, plan), testPrefix, testQueue, e.options(2))
 		require.NoError(e.t, err)
 		plan.ForceNext(fault.UnknownApplied)
 		c := e.receive(q, 1)
@@ -360,10 +360,14 @@ func TestSweepOverdueBehindADeadHeartbeat(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.configure(func(c *layer.Config) { c.Retention, c.Lease = time.Minute, 10*time.Second })
 	e.enqueue("A", "1", "2", "3")
-	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Heartbeat: true})
+	db := &cutDB{DB: e.raw}
+	dead, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+	require.NoError(t, err)
+	claims, err := dead.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Heartbeat: true})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
-	e.clock.advance(61 * time.Second) // too fast for the heartbeat
+	db.cut(6000) // no beat comes any more
+	e.clock.advance(61 * time.Second)
 	_, err = e.handle(2).Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	s, err := e.q.Stats(e.ctx, layer.StatsOptions{})

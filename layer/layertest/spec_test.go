@@ -24,6 +24,7 @@ type specRun struct {
 	random  *rand.Rand
 	name    string
 	handles []*layer.Queue
+	others  uint64 // handles that were opened besides
 	groups  []string
 	wheres  []layer.Template // by which it receives
 	turn    bool             // the queue has a lease for each item
@@ -188,7 +189,8 @@ func (r *specRun) receive(o layer.ReceiveOptions) []*layer.Claim {
 	if must == 0 {
 		return nil
 	}
-	other, err := layer.Open(r.ctx, r.db, testPrefix, q.Name(), r.env.options(20))
+	r.others++ // no two handles have one seed: the rows of their receipts would be the same
+	other, err := layer.Open(r.ctx, r.db, testPrefix, q.Name(), r.env.options(1000+r.others))
 	require.NoError(r.t, err)
 	claims, err = other.Receive(r.ctx, o)
 	require.NoError(r.t, err)

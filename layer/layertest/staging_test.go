@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -117,7 +118,7 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 			require.Zero(t, e.requests(), "the request went with the claim")
 		})
 	}
-	// A waiting handle finds groups that become ready at a time by its own clock, here the real one.
+	// A waiting handle finds groups that become ready at a time by its own clock.
 	for name, ready := range map[string]func(e *env, c *layer.Claim) error{
 		"end of a lease": func(e *env, c *layer.Claim) error { _, err := e.q.Extend(e.ctx, c, time.Second); return err },
 		"end of a delay": func(e *env, c *layer.Claim) error {
@@ -126,14 +127,16 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEnv(t, anyEngine, false)
-			e.clock.real.Store(true)
-			c := holding(1, 1)(e).(*layer.Claim)
-			require.NoError(t, ready(e, c))
-			w := e.wait(2, never, layer.ReceiveOptions{})
-			claim := w.get(t)
-			require.Equal(t, 1, claim.Items[0].Attempts)
-			require.NoError(t, w.q.Ack(e.ctx, claim))
+			synctest.Test(t, func(t *testing.T) { // the first look is before the time that it waits for
+				e := newEnv(t, inMemory, false)
+				e.clock.real.Store(true)
+				c := holding(1, 1)(e).(*layer.Claim)
+				require.NoError(t, ready(e, c))
+				w := e.wait(2, never, layer.ReceiveOptions{})
+				claim := w.get(t)
+				require.Equal(t, 1, claim.Items[0].Attempts)
+				require.NoError(t, w.q.Ack(e.ctx, claim))
+			})
 		})
 	}
 }
