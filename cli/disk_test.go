@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,7 +45,7 @@ func TestDefaultFolder(t *testing.T) {
 
 	stdout, stderr, code := onDisk("peek", "--group", "a")
 	require.Equal(t, ExitOK, code)
-	require.Empty(t, stderr)
+	require.Empty(t, unhurried(stderr))
 	require.Contains(t, stdout, "hello")
 }
 
@@ -116,6 +117,11 @@ func TestDataFolder(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "/home/someone/.local/share/fdbfifo", folder)
 	}
+}
+
+// unhurried is stderr without the line that a command writes if it opens its folder for a second, as on a busy machine.
+func unhurried(stderr string) string {
+	return regexp.MustCompile(`(?m)^fdbfifo: still opening .*\n`).ReplaceAllString(stderr, "")
 }
 
 // The command works on a folder that a program has open, and the program sees what the command did.
@@ -209,7 +215,7 @@ func TestReadOnlyCopy(t *testing.T) {
 	} {
 		stdout, stderr, code := run(args)
 		require.Equal(t, ExitOK, code, "%s: %s", args, stderr)
-		require.Contains(t, stderr, told, args) // behind a line of a slow opening
+		require.True(t, strings.HasPrefix(unhurried(stderr), told), "%s: %s", args, stderr)
 		require.Contains(t, stdout, want, args)
 	}
 	for _, args := range []string{

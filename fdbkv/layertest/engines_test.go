@@ -52,6 +52,9 @@ func anyEngine(t *testing.T) kv.DB {
 	return fdbkv.FromTenant(tenant)
 }
 
+// calmly runs a test that a pause of the process could make fail. A cluster needs real time.
+func calmly(t *testing.T, test func(t *testing.T, open func(t *testing.T) kv.DB)) { test(t, anyEngine) }
+
 // The binding's answers to a retry after an unknown commit that was applied.
 const (
 	noTenant     = 2131

@@ -285,11 +285,11 @@ func dropSuccessor(t *testing.T) {
 // TestDropStraggler: a transaction that was begun before the drop and commits after it leaves nothing behind.
 func TestDropStraggler(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, dropStraggler)
+	calmly(t, dropStraggler)
 }
 
-func dropStraggler(t *testing.T) {
-	e := newEnv(t, inMemory, false)
+func dropStraggler(t *testing.T, open func(t *testing.T) kv.DB) {
+	e := newEnv(t, open, false)
 	q := e.doomed("doomed", 5)
 	late := make(map[string]kv.ManagedTx)
 	for name, op := range map[string]func(tx kv.Tx) error{

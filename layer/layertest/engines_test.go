@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,16 @@ func anyEngine(t *testing.T) kv.DB {
 		return socket(t)
 	}
 	return embedded.OpenMemory(embedded.Options{Clock: new(patientClock)})
+}
+
+// calmly runs a test that a pause of the process could make fail: in virtual time, on an engine in memory. A socket
+// needs real time. open is the engine to use.
+func calmly(t *testing.T, test func(t *testing.T, open func(t *testing.T) kv.DB)) {
+	if *socketFlag {
+		test(t, socket)
+		return
+	}
+	synctest.Test(t, func(t *testing.T) { test(t, inMemory) })
 }
 
 // patientClock is the machine's clock, but a pause of the process counts as two seconds. So no transaction that a test

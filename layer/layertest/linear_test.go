@@ -70,8 +70,8 @@ func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSor
 			})
 		}
 	}
-	// The checker gives up by the clock, so a few may be undecided on a busy machine.
-	require.LessOrEqual(t, 20*len(sum.Undecided), max(sum.Histories, 60), "too many are undecided: %s", sum)
+	// One alone may be undecided on a busy machine: the checker gives up by the clock.
+	require.LessOrEqual(t, 20*len(sum.Undecided), max(sum.Histories, 20), "too many are undecided: %s", sum)
 	t.Logf("seeds %d to %d: %s", seed, seed+uint64(runs)-1, sum)
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -127,8 +126,9 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { // the first look is before the time that it waits for
-				e := newEnv(t, inMemory, false)
+			calmly(t, func(t *testing.T, open func(t *testing.T) kv.DB) {
+				// The first look is before the time that it waits for.
+				e := newEnv(t, open, false)
 				e.clock.real.Store(true)
 				c := holding(1, 1)(e).(*layer.Claim)
 				require.NoError(t, ready(e, c))

@@ -289,8 +289,8 @@ func TestChangesOfLateCommit(t *testing.T) {
 // TestSubscriptionsTellWhatIsKnown (contract): a row of a subscription cannot be read. The list names the error, and
 // counts the changes which the subscription has not seen, unless its place is unreadable.
 func TestSubscriptionsTellWhatIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, inMemory, false)
+	calmly(t, func(t *testing.T, open func(t *testing.T) kv.DB) {
+		e := newEnv(t, open, false)
 		e.keepChanges(time.Hour)
 		e.enqueue("A", "first")
 		ctx, cancel := context.WithCancel(e.ctx)
@@ -340,8 +340,8 @@ func TestSubscriptionsTellWhatIsKnown(t *testing.T) {
 // TestSubscriptionEndsAsItBegins: a call whose context ends while it takes the subscription does not leave it held,
 // whatever the cause of the end is.
 func TestSubscriptionEndsAsItBegins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, inMemory, false)
+	calmly(t, func(t *testing.T, open func(t *testing.T) kv.DB) {
+		e := newEnv(t, open, false)
 		e.keepChanges(time.Hour)
 		causes := []error{nil, layer.ErrNoQueue, layer.ErrOptions, layer.ErrClosed}
 		for n := range 3 * len(causes) {
@@ -588,8 +588,8 @@ func TestSubscriptionEndsWithItsHandle(t *testing.T) {
 func TestHandlerErrorEndsNoSubscription(t *testing.T) {
 	for _, theirs := range []error{layer.ErrNoQueue, layer.ErrClosed, layer.ErrOptions, layer.ErrCorrupt} {
 		t.Run(theirs.Error(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := newEnv(t, inMemory, false)
+			calmly(t, func(t *testing.T, open func(t *testing.T) kv.DB) {
+				e := newEnv(t, open, false)
 				e.keepChanges(time.Hour)
 				e.enqueue("A", "a1")
 				ctx, cancel := context.WithCancel(e.ctx)
@@ -649,8 +649,8 @@ func TestSubscribeRefuses(t *testing.T) {
 // TestSweepClearsChanges: changes go when every subscription has seen them, or when they are as old as the queue says;
 // a subscription that was too far behind is told once that it has missed some, and goes on.
 func TestSweepClearsChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, inMemory, false)
+	calmly(t, func(t *testing.T, open func(t *testing.T) kv.DB) {
+		e := newEnv(t, open, false)
 		e.keepChanges(time.Hour)
 		var fast, slow told
 		run := func(s *told, name string, o layer.SubscribeOptions, n int) {
