@@ -58,7 +58,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, most int) error {
 		ErrorLog: slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- doors.Serve(server, l, fit) }()
+	go func() {
+		failed <- doors.Serve(server, l, fit)
+		close(failed)
+	}()
 	var err error
 	select {
 	case err = <-failed:
@@ -73,6 +76,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, most int) error {
 		end, cancel = context.WithTimeout(context.WithoutCancel(ctx), graceful)
 		defer cancel()
 	}
+	<-failed // so l is closed, also if ctx ended before the server began
 	return errors.Join(err, s.Close(end))
 }
 

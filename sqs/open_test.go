@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -58,6 +60,34 @@ func TestNoKeysIsNotOpen(t *testing.T) {
 			}
 			_, err = l.Accept()
 			require.ErrorIs(e, err, net.ErrClosed)
+		})
+	}
+}
+
+// slowListener takes a second to close.
+type slowListener struct {
+	addressed
+	closed *atomic.Bool
+}
+
+func (l slowListener) Close() error {
+	time.Sleep(time.Second)
+	defer l.closed.Store(true)
+	return l.addressed.Close()
+}
+
+// TestServeClosesItsListener: when Serve returns, l is closed, also if the context has ended before the server began.
+func TestServeClosesItsListener(t *testing.T) {
+	t.Parallel()
+	for range 20 { // the server begins in a goroutine of its own
+		bubble(t, Options{}, func(e *env) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(e, err)
+			ctx, cancel := context.WithCancel(e.Context())
+			cancel()
+			var closed atomic.Bool
+			require.NoError(e, e.s.Serve(ctx, slowListener{addressed{l, tcp("127.0.0.1")}, &closed}, 0))
+			require.True(e, closed.Load())
 		})
 	}
 }
