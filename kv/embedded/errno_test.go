@@ -450,6 +450,15 @@ func enlarge(t *testing.T, folder string) {
 	require.NoError(t, os.Truncate(filepath.Join(folder, "kv.bbolt"), 5<<30))
 }
 
+// startLater starts a process that opens the folder when it is told to go on. On a busy machine the start of a process
+// takes longer than a client waits for one that serves.
+func startLater(t *testing.T, folder string) *process {
+	t.Helper()
+	p := startProcess(t, folder, laterOnly)
+	p.hear(toldBegin)
+	return p
+}
+
 // TestTakeoverWithLittleSpace: a client that cannot open the folder itself goes on waiting when the process that serves
 // ends. It works on with the next process that serves. If there is none, its calls end after two seconds, with its own
 // reason.
@@ -464,25 +473,27 @@ func TestTakeoverWithLittleSpace(t *testing.T) {
 	client.tell("read")
 	require.Equal(t, "done 1", client.answer())
 
+	next := startLater(t, folder)
 	server.kill()
 	client.tell("read")
 	time.Sleep(500 * time.Millisecond) // it has tried to open the folder by now
-	server = startProcess(t, folder, servesOnly)
-	server.hear(toldServing)
+	next.tell("go on")
+	next.hear(toldServing)
 	require.Equal(t, "done 1", client.answer())
 
-	server.kill()
+	last := startLater(t, folder)
+	next.kill()
 	opener := startProcess(t, folder, opensOnly)
 	opener.hear(toldOpening)
 	client.tell("read")
 	time.Sleep(2500 * time.Millisecond) // more than the client waits while no process has the folder
 	opener.kill()
 	time.Sleep(300 * time.Millisecond)
-	server = startProcess(t, folder, servesOnly)
-	server.hear(toldServing)
+	last.tell("go on")
+	last.hear(toldServing)
 	require.Equal(t, "done 1", client.answer())
 
-	server.kill()
+	last.kill()
 	begun := time.Now()
 	client.tell("read")
 	answer := client.answer()

@@ -19,6 +19,7 @@ import (
 
 // Lines that a process prints while it works together with others.
 const (
+	toldBegin   = "begin"    // this process has begun, and opens nothing until it is told to go on
 	toldServing = "serving"  // this process has the database
 	toldOpening = "opening"  // this process opens the database, until it is told to go on
 	toldBegun   = "begun"    // transaction; from now on its outcome is unknown
@@ -32,6 +33,7 @@ const (
 // Lives of a process that does not work.
 const (
 	servesOnly = "serve"     // it has the folder open
+	laterOnly  = "later"     // it has the folder open, after a line has come in
 	opensOnly  = "open"      // it opens the folder, which takes until a line comes in
 	aloneOnly  = "exclusive" // it has the folder open alone
 )
@@ -64,8 +66,12 @@ func sumKey(name string) []byte { return []byte("sum/" + name) }
 
 // workTogether works in the folder until its standard input ends, or it is killed.
 func workTogether(path, life string) error {
-	clock := &jumpClock{still: life == servesOnly}
+	clock := &jumpClock{still: life == servesOnly || life == laterOnly}
 	in := bufio.NewScanner(os.Stdin)
+	if life == laterOnly {
+		fmt.Println(toldBegin)
+		in.Scan()
+	}
 	o := embedded.Options{Clock: clock, Exclusive: life == aloneOnly}
 	if life == opensOnly {
 		o.Clock = &doorClock{in: in}
@@ -75,7 +81,7 @@ func workTogether(path, life string) error {
 		return fmt.Errorf("open: %w", err)
 	}
 	switch life {
-	case servesOnly, opensOnly, aloneOnly:
+	case servesOnly, laterOnly, opensOnly, aloneOnly:
 		// Each line that comes in is how far the clock jumps.
 		fmt.Println(toldServing)
 		for ; in.Scan(); fmt.Println(in.Text()) {
