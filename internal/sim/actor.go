@@ -358,6 +358,7 @@ func (a *actor) work() {
 		}
 		for i, c := range claims {
 			a.left--
+			a.rival(c)
 			next = a.handle(c, i == len(claims)-1 && a.left > 0)
 			a.letGo(c)
 		}

@@ -50,6 +50,7 @@ type knobs struct {
 	poll                        time.Duration // of the handles; 0 = the default
 	clocks                      bool          // processes have wrong clocks, see clocks.go
 	recalls                     bool          // they share ids, see recall.go
+	rivals                      float64       // chance that two actors settle a claim, see rival.go
 	stepped                     bool          // operators work in steps, see stepped.go
 	first                       string        // the kind of the first process's clock
 	attempts                    int           // how many receive ids there are; 0 = each is used for one receive

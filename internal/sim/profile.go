@@ -145,6 +145,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"clocks":    (*knobs).clocked,          // see clocks.go
 	"stepped":   (*knobs).operatorsInSteps, // see stepped.go
 	"clock-ids": (*knobs).clockIDs,         // see recall.go
+	"rivals":    (*knobs).rivalry,          // see rival.go
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -163,7 +164,7 @@ func profileOf(rng *rand.Rand) string {
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are not drawn here
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
 			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles, lethalProfiles,
-			movingProfiles, clockProfiles, steppedProfiles, joinProfiles)
+			movingProfiles, clockProfiles, steppedProfiles, joinProfiles, rivalProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
