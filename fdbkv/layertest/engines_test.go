@@ -55,6 +55,11 @@ func anyEngine(t *testing.T) kv.DB {
 // calmly runs a test that a pause of the process could make fail. A cluster needs real time.
 func calmly(t *testing.T, test func(t *testing.T, open func(t *testing.T) kv.DB)) { test(t, anyEngine) }
 
+// tooSlow reports whether the cluster has ended a transaction because its servers were too slow, or died.
+func tooSlow(err error) bool {
+	return kv.Code(err) == kv.CodeTransactionTooOld || kv.MaybeCommitted(err)
+}
+
 // The binding's answers to a retry after an unknown commit that was applied.
 const (
 	noTenant     = 2131

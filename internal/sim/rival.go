@@ -8,14 +8,15 @@ import (
 	"fdbfifo/layer"
 )
 
-// Two goroutines of a process settle the same claim at the same time: one still works when another gives the claim back,
-// or both ack. The laws are those of all runs. A claim has one end: a message is finished once, a failure counts once,
-// and a settlement that says it is done is done, whatever the other one does (compareFinished, compareEffects).
+// Two goroutines of a process settle the same claim at the same time. Examples: one still works when another gives the
+// claim back, or both ack. The laws are those of all runs. A claim has one end: a message is finished once, a failure
+// counts once, and a settlement that says it is done is done, whatever the other one does (compareFinished,
+// compareEffects).
 
 // rivalProfiles are the profiles of claims with two settlements, which no seed draws by itself.
 var rivalProfiles = []string{"rivals"}
 
-// rivalry has few groups, and leases that last.
+// rivalry has few groups.
 func (k *knobs) rivalry(rng *rand.Rand) {
 	k.scarce(rng)
 	k.rivals = 0.3 + 0.6*rng.Float64()

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -255,7 +256,9 @@ func TestBoundsAtTheLimit(t *testing.T) {
 	value := nuls(layer.MaxFacetSize, 0)
 	grant := tuple.Tuple{"grant", uuid.Max, nuls(layer.MaxGroupSize, 0), 1, value, value, value, value}.Pack()
 	all.note(all.keys, "grant", longestPrefix+2*longestName+2+len(grant))
-	all.compare(t)
+	if !strings.Contains(flag.Lookup("test.run").Value.String(), "/") { // else only parts of the test have run
+		all.compare(t)
+	}
 }
 
 // finished ends a run, and adds its sizes.

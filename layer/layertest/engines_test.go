@@ -70,6 +70,10 @@ func calmly(t *testing.T, test func(t *testing.T, open func(t *testing.T) kv.DB)
 	synctest.Test(t, func(t *testing.T) { test(t, inMemory) })
 }
 
+// tooSlow reports whether the engine has ended a transaction because the machine was too slow for it. In virtual time
+// it never is.
+func tooSlow(err error) bool { return *socketFlag && kv.Code(err) == kv.CodeTransactionTooOld }
+
 // patientClock is the machine's clock, but a pause of the process counts as two seconds. So no transaction that a test
 // holds open becomes too old by a pause. It is not for virtual time.
 type patientClock struct {
