@@ -41,8 +41,10 @@ func newServer(program, clusterFile, dir, class string, n int) (*Server, error) 
 		s.args = append(s.args, "--memory", "4GiB", "--storage-memory", "1GiB")
 		return s, nil
 	}
+	// A cluster waits for an operator when the logs of more than 70 recoveries are still in use. Trouble makes more
+	// recoveries than that.
 	s.args = append(s.args, "--class", class, "--memory", "2GiB", "--storage-memory", "512MiB",
-		"--cache-memory", "256MiB")
+		"--cache-memory", "256MiB", "--knob_max_generations_override", "10000")
 	return s, nil
 }
 
