@@ -33,9 +33,9 @@ const (
 )
 
 // Serve serves clients at l until ctx ends. Then waiting receives return without messages, requests under way are
-// finished, for up to ten seconds, and the server is closed. most bounds the connections that are served at the same
-// time; 0 = DefaultConnections. They are fewer if the process may open few files. If there are more, a new one takes
-// the place of one that has had no verified request at work for a second, or waits.
+// finished, for up to ten seconds, and l and the server are closed. most bounds the connections that are served at the
+// same time; 0 = DefaultConnections. They are fewer if the process may open few files. If there are more, a new one
+// takes the place of one that has had no verified request at work for a second, or waits.
 //
 // Errors: the options have no Keys, and l is not on this machine alone (Options.Open); or they have Open and Keys.
 // Serve then closes l and the server.
@@ -76,8 +76,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, most int) error {
 		end, cancel = context.WithTimeout(context.WithoutCancel(ctx), graceful)
 		defer cancel()
 	}
+	err = errors.Join(err, s.Close(end))
 	<-failed // so l is closed, also if ctx ended before the server began
-	return errors.Join(err, s.Close(end))
+	return err
 }
 
 // routes returns the handler of the API and of the health and readiness paths.

@@ -2,7 +2,6 @@ package sim
 
 import (
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"fdbfifo/layer"
@@ -31,11 +30,9 @@ func (a *actor) rival(c *layer.Claim) {
 	if a.w.knobs.rivals == 0 || !a.chance(a.w.knobs.rivals) || a.w.sched.ended(firstActor+a.id) {
 		return
 	}
-	same := *c
-	same.Items = slices.Clone(c.Items)
 	b := a.w.actor(a.w.nextActor, a.w.handleOf(a.who))
 	a.w.nextActor++
-	b.left, b.role = 0, func(b *actor) { b.handle(&same, false) }
+	b.left, b.role = 0, func(b *actor) { b.handle(c, false) }
 	a.w.mark("claim with two settlements")
 	a.w.startActor(b)
 }

@@ -455,7 +455,7 @@ func enlarge(t *testing.T, folder string) {
 func startLater(t *testing.T, folder string) *process {
 	t.Helper()
 	p := startProcess(t, folder, laterOnly)
-	p.hear(toldBegin)
+	p.hear(toldReady)
 	return p
 }
 

@@ -19,7 +19,7 @@ import (
 
 // Lines that a process prints while it works together with others.
 const (
-	toldBegin   = "begin"    // this process has begun, and opens nothing until it is told to go on
+	toldReady   = "ready"    // this process opens nothing until it is told to go on
 	toldServing = "serving"  // this process has the database
 	toldOpening = "opening"  // this process opens the database, until it is told to go on
 	toldBegun   = "begun"    // transaction; from now on its outcome is unknown
@@ -69,7 +69,7 @@ func workTogether(path, life string) error {
 	clock := &jumpClock{still: life == servesOnly || life == laterOnly}
 	in := bufio.NewScanner(os.Stdin)
 	if life == laterOnly {
-		fmt.Println(toldBegin)
+		fmt.Println(toldReady)
 		in.Scan()
 	}
 	o := embedded.Options{Clock: clock, Exclusive: life == aloneOnly}

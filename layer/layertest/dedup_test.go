@@ -224,8 +224,8 @@ func TestSweepOfDedupGoesOn(t *testing.T) {
 	entry := func(after time.Duration, clock int64) []byte {
 		return tuple.Tuple{"A", random.Index, random.Random, e.clock.now().Add(after).UnixMilli(), clock}.Pack()
 	}
-	// The time of a good entry is one that the window allows: another is not believed, and a cluster that recovers lets
-	// its versions jump.
+	// A good entry ends within the window. A later end is not believed: such an entry is over when the versions have
+	// jumped far enough, as they do at each recovery of a cluster.
 	good := entry(4*time.Minute, random.Index+5*time.Minute.Microseconds())
 	over := entry(-time.Minute, random.Index)
 	for at := 0; at < n; at += 1000 {
