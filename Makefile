@@ -7,7 +7,7 @@ GO ?= go
 TOGETHER = -p 4 -parallel 8 -timeout 30m
 # Where memory may grow to four times what is in use, a fifth less of the processors goes into collecting it, in tests
 # as in compilers. Not where something is measured.
-gate full lint bare test race sim sim-ci broken socket conformance linear fuzz crash e2e release-check: export GOGC ?= 400
+gate full lint bare test race race-gate sim sim-ci broken socket conformance linear fuzz crash e2e release-check: export GOGC ?= 400
 # A build does not depend on the folder of the checkout, so that every checkout shares one cache.
 export GOFLAGS ?= -trimpath
 # The one number from which every random test takes its seed. A new number is a commit of its own.
@@ -396,6 +396,7 @@ hunt: ## prove: all random suites with fresh seeds for MINUTES=60; keeps failed 
 	@$(GO) run ./internal/trials hunt -minutes $(MINUTES) -out $(OUT)
 
 RUNS ?= 20
+# The books in OUT count runs of the same program, over all calls.
 .PHONY: flaky
-flaky: ## prove: the tests of the gate RUNS=20 times under load; names each that failed
+flaky: ## prove: the gate's tests under load until each ran RUNS=20 times; names the failed
 	@$(GO) run ./internal/trials flaky -runs $(RUNS) -out $(OUT)

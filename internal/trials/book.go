@@ -2,22 +2,25 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 )
 
 // entry is one run of a suite.
 type entry struct {
-	Code       string // of the tree, see codeOf
+	Code       string // of the program, see codeOf
 	Suite      string
 	Seed       uint64 `json:",omitempty"`
 	At         time.Time
@@ -30,14 +33,13 @@ type entry struct {
 // book has the runs of all calls, one line of JSON each.
 type book struct {
 	folder string
-	code   string
 	file   *os.File
-	old    []entry // of earlier calls, of the same code
+	old    []entry // of earlier calls
 	new    []entry // of this call
 }
 
 // openBook reads the book of a kind of trial in a folder, and continues it.
-func openBook(folder, kind, code string) (*book, error) {
+func openBook(folder, kind string) (*book, error) {
 	if err := os.MkdirAll(filepath.Join(folder, "failed"), 0o755); err != nil {
 		return nil, err
 	}
@@ -45,13 +47,13 @@ func openBook(folder, kind, code string) (*book, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &book{folder: folder, code: code, file: f}
+	b := &book{folder: folder, file: f}
 	whole := true
 	for lines := bufio.NewReader(f); ; {
 		line, err := lines.ReadBytes('\n')
 		var e entry
 		// A line that a killed call left half is no run.
-		if json.Unmarshal(line, &e) == nil && e.Code == code {
+		if json.Unmarshal(line, &e) == nil {
 			b.old = append(b.old, e)
 		}
 		if err != nil {
@@ -69,9 +71,9 @@ func (b *book) close() { b.file.Close() }
 
 // add writes a run into the book. log is kept if the run failed.
 func (b *book) add(e entry, log []byte) error {
-	e.Code = b.code
 	if len(e.Failed) > 0 {
-		name := fmt.Sprintf("%s-%d-%s.log", e.Suite, e.Seed, e.At.UTC().Format("20060102-150405.000000000"))
+		suite := strings.NewReplacer("/", "-", " ", "-").Replace(e.Suite)
+		name := fmt.Sprintf("%s-%d-%s.log", suite, e.Seed, e.At.UTC().Format("20060102-150405.000000000"))
 		e.Log = filepath.Join(b.folder, "failed", name)
 		if err := os.WriteFile(e.Log, log, 0o644); err != nil {
 			return err
@@ -90,34 +92,82 @@ func (b *book) add(e entry, log []byte) error {
 
 // failed tells whether a run of this call failed.
 func (b *book) failed() bool {
-	for _, e := range b.new {
-		if len(e.Failed) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.new, func(e entry) bool { return len(e.Failed) > 0 })
 }
 
-// codeOf names the code that is tried: what the tree has apart from documents and this command. Commits that change
-// only these are tried together. A tree with changes that are not committed has a code of its own.
-func codeOf(ctx context.Context) (string, error) {
-	list, err := exec.CommandContext(ctx, "git", "ls-tree", "-r", "--full-tree", "HEAD").Output()
-	if err != nil {
-		return "", fmt.Errorf("git ls-tree: %w", err)
-	}
-	others := []string{"diff", "HEAD", "--", ":/", ":!/internal/trials", ":!/*.md", ":!/*.png"}
-	changed, err := exec.CommandContext(ctx, "git", others...).Output()
-	if err != nil {
-		return "", fmt.Errorf("git diff: %w", err)
-	}
-	h := sha256.New()
-	for line := range strings.Lines(string(list)) {
-		_, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		if !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".png") &&
-			!strings.HasPrefix(name, "internal/trials/") {
-			io.WriteString(h, line)
+// runs returns what all calls have seen of the present code of the suites of a name.
+func (b *book) runs(all []*suite, name string) (runs []entry) {
+	codes := map[string]bool{}
+	for _, s := range all {
+		if s.name == name {
+			codes[s.code] = true
 		}
 	}
-	h.Write(changed)
-	return hex.EncodeToString(h.Sum(nil))[:12], nil
+	for _, e := range slices.Concat(b.old, b.new) {
+		if e.Suite == name && codes[e.Code] {
+			runs = append(runs, e)
+		}
+	}
+	return runs
+}
+
+// table prints what all calls have seen of the present code of each suite, and each test that failed.
+func (b *book) table(out io.Writer, all []*suite) {
+	fmt.Fprintf(out, "\nbooks in %s\n", b.folder)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "suite\truns\tminutes\toperations\tfailures")
+	var failed []string
+	for i, s := range all {
+		if slices.ContainsFunc(all[:i], func(o *suite) bool { return o.name == s.name }) {
+			continue // another program of the same suite
+		}
+		seconds, done, failures := 0.0, 0, 0
+		runs, times, first := b.runs(all, s.name), map[string]int{}, map[string]entry{}
+		for _, e := range runs {
+			seconds, done = seconds+e.Seconds, done+e.Operations
+			failures += min(len(e.Failed), 1)
+			for _, test := range e.Failed {
+				if times[test]++; times[test] == 1 {
+					first[test] = e
+				}
+			}
+		}
+		fmt.Fprintf(w, "%s\t%d\t%.1f\t%d\t%d\n", s.name, len(runs), seconds/60, done, failures)
+		for _, test := range slices.Sorted(maps.Keys(times)) {
+			failed = append(failed, fmt.Sprintf("FAILED: %s %s: %d runs, %d failures, first SEED=%d, log: %s\n",
+				s.name, test, len(runs), times[test], first[test].Seed, first[test].Log))
+		}
+	}
+	w.Flush()
+	fmt.Fprintf(out, "%s%d tests failed\n", strings.Join(failed, ""), len(failed))
+}
+
+// codeOf names the code that a compiled test program tries: the program itself, and the test data of its package. Runs
+// of two commits count together if their programs are the same, whatever else differs between them.
+func codeOf(program, folder string) (string, error) {
+	h := sha256.New()
+	add := func(path string) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(h, f)
+		return err
+	}
+	if err := add(program); err != nil {
+		return "", err
+	}
+	data := filepath.Join(folder, "testdata")
+	err := filepath.WalkDir(data, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case path == data && errors.Is(err, fs.ErrNotExist):
+			return fs.SkipAll
+		case err != nil || !entry.Type().IsRegular():
+			return err
+		}
+		fmt.Fprintf(h, "\n%s\n", strings.TrimPrefix(path, data))
+		return add(path)
+	})
+	return hex.EncodeToString(h.Sum(nil))[:12], err
 }

@@ -1,151 +1,179 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 )
 
-// flaky repeats the targets, and runs twice as many at once as there are processors: each is a load for the others. For
-// each test that failed it prints runs, failures and the first log.
+// flaky runs the test programs of targets of make until the book has as many runs of each. Twice as many programs as
+// there are processors run at once, and each runs several tests at once: they are a load for each other.
 func flaky(ctx context.Context, b *book, targets string, runs int, out io.Writer) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	type run struct {
-		entry
-		log []byte
+	folder, err := os.MkdirTemp("", "flaky")
+	if err != nil {
+		return err
 	}
-	todo, done := make(chan string), make(chan run)
-	var workers sync.WaitGroup
-	for range 2 * runtime.NumCPU() {
-		workers.Go(func() {
-			for target := range todo {
-				e, log := attempt(ctx, target)
-				done <- run{e, log}
-			}
-		})
-	}
-	go func() {
-		for range runs {
-			for target := range strings.FieldsSeq(targets) {
-				todo <- target
-			}
+	defer os.RemoveAll(folder)
+	var all []*suite
+	for target := range strings.FieldsSeq(targets) {
+		programs, err := collect(ctx, target, filepath.Join(folder, target))
+		if err != nil {
+			return err
 		}
-		close(todo)
-		workers.Wait()
-		close(done)
-	}()
-	var bad error
-	for r := range done {
-		if ctx.Err() != nil {
-			continue // a run that was stopped says nothing
-		}
-		fmt.Fprintf(out, "%-12s %5.0f s  %s\n", r.Suite, r.Seconds, strings.Join(r.Failed, " "))
-		if bad = b.add(r.entry, r.log); bad != nil {
-			stop()
-		}
+		all = append(all, programs...)
 	}
-	if bad != nil {
-		return bad
+	if err := b.repeat(ctx, all, runs, out); err != nil {
+		return err
 	}
-	flakyTable(out, b)
+	b.table(out, all)
 	if b.failed() {
 		return errFailed
 	}
 	return nil
 }
 
-// event is a line of go test -json.
-type event struct{ Action, Package, Test, Output string }
-
-// attempt runs a target once, and names the tests that failed. The log has their output only.
-func attempt(ctx context.Context, target string) (entry, []byte) {
-	e := entry{Suite: target, At: time.Now()}
-	c := exec.CommandContext(ctx, "make", "--no-print-directory", "-s", target, "TEST_FLAGS=-json")
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
-	c.WaitDelay = 10 * time.Second
-	text, err := c.CombinedOutput()
-	e.Seconds = time.Since(e.At).Seconds()
-	failed, log := failures(text)
-	if err != nil && len(failed) == 0 {
-		failed, log = []string{target}, text
+// repeat runs each suite until the book has as many runs of it. A run that ctx stopped says nothing, and is left out.
+func (b *book) repeat(ctx context.Context, all []*suite, runs int, out io.Writer) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	seed, _ := strconv.ParseUint(os.Getenv("SEED"), 10, 64) // none: each program has its own
+	type result struct {
+		entry
+		log []byte
+		err error
 	}
-	e.Failed = failed
-	return e, log
-}
-
-// failures lists the failed tests in the output of go test -json, with their output. A package that failed without a
-// failed test is listed itself: it did not compile, or it panicked.
-func failures(text []byte) (failed []string, log []byte) {
-	tests, packages, printed := map[string]bool{}, map[string]bool{}, map[string]*bytes.Buffer{}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		var v event
-		if json.Unmarshal(lines.Bytes(), &v) != nil {
+	todo, done := make(chan *suite), make(chan result)
+	var workers sync.WaitGroup
+	for range 2 * runtime.NumCPU() {
+		workers.Go(func() {
+			for s := range todo {
+				e, log, err := s.once(ctx, seed)
+				done <- result{e, log, err}
+			}
+		})
+	}
+	before := map[*suite]int{}
+	for _, s := range all {
+		before[s] = len(b.runs(all, s.name))
+	}
+	go func() {
+		defer func() {
+			close(todo)
+			workers.Wait()
+			close(done)
+		}()
+		for run := range runs {
+			for _, s := range all {
+				if before[s] > run {
+					continue
+				}
+				select {
+				case todo <- s:
+				case <-ctx.Done():
+					return
+				}
+			}
+		}
+	}()
+	var bad error
+	for r := range done {
+		if ctx.Err() != nil {
 			continue
 		}
-		test, _, _ := strings.Cut(v.Test, "/")
-		name := strings.TrimSuffix(v.Package+"."+test, ".")
-		switch {
-		case v.Action == "output":
-			if printed[name] == nil {
-				printed[name] = &bytes.Buffer{}
-			}
-			printed[name].WriteString(v.Output)
-		case v.Action == "fail" && test != "":
-			tests[name] = true
-		case v.Action == "fail":
-			packages[v.Package] = true
+		fmt.Fprintf(out, "%-40s %5.0f s  %s\n", r.Suite, r.Seconds, strings.Join(r.Failed, " "))
+		if bad = errors.Join(r.err, b.add(r.entry, r.log)); bad != nil {
+			stop()
 		}
 	}
-	failed = slices.Collect(maps.Keys(tests))
-	for name := range packages {
-		if !slices.ContainsFunc(failed, func(test string) bool { return strings.HasPrefix(test, name+".") }) {
-			failed = append(failed, name)
-		}
-	}
-	slices.Sort(failed)
-	var all bytes.Buffer
-	for _, name := range failed {
-		fmt.Fprintf(&all, "=== %s\n", name)
-		if printed[name] != nil {
-			all.Write(printed[name].Bytes())
-		}
-	}
-	return failed, all.Bytes()
+	return bad
 }
 
-// flakyTable prints what all calls have seen of this code.
-func flakyTable(out io.Writer, b *book) {
-	runs, failed, first := map[string]int{}, map[string]int{}, map[string]entry{}
-	for _, e := range append(b.old[:len(b.old):len(b.old)], b.new...) {
-		runs[e.Suite]++
-		for _, name := range e.Failed {
-			if failed[name]++; failed[name] == 1 {
-				first[name] = e
-			}
+// place is where go test ran a program, and how.
+type place struct {
+	Folder    string
+	Arguments []string
+	Env       []string
+}
+
+// collect lets a target of make compile its test programs, and gathers them in a folder with all that go test gives
+// them. For that go test starts this command, and not the programs.
+func collect(ctx context.Context, target, folder string) ([]*suite, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	top, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	flags := fmt.Sprintf("TEST_FLAGS=-exec '%s keep %s'", self, folder)
+	c := exec.CommandContext(ctx, "make", "--no-print-directory", "-s", target, flags)
+	if text, err := c.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("make %s: %w\n%s", target, err, text)
+	}
+	kept, err := filepath.Glob(filepath.Join(folder, "*", "place.json"))
+	if err != nil || len(kept) == 0 {
+		return nil, errors.Join(fmt.Errorf("make %s ran no test program with TEST_FLAGS", target), err)
+	}
+	var all []*suite
+	for _, file := range kept {
+		var at place
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = json.Unmarshal(text, &at)
 		}
+		if err != nil {
+			return nil, err
+		}
+		name, err := filepath.Rel(top, at.Folder)
+		if err != nil {
+			return nil, err
+		}
+		s := &suite{
+			name: name + " " + target, folder: at.Folder, env: at.Env,
+			args: func(uint64) []string { return at.Arguments }, program: filepath.Join(filepath.Dir(file), "program"),
+		}
+		if s.code, err = codeOf(s.program, s.folder); err != nil {
+			return nil, err
+		}
+		all = append(all, s)
 	}
-	fmt.Fprintf(out, "\ncode %s; books in %s\n", b.code, b.folder)
-	for _, target := range slices.Sorted(maps.Keys(runs)) {
-		fmt.Fprintf(out, "%s: %d runs\n", target, runs[target])
+	return all, nil
+}
+
+// keep takes the place of a test program that go test starts in the current folder, and copies it into a folder.
+func keep(folder, program string, arguments []string) error {
+	at := place{Arguments: arguments, Env: os.Environ()}
+	var err error
+	if at.Folder, err = os.Getwd(); err != nil {
+		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(failed)) {
-		e := first[name]
-		fmt.Fprintf(out, "%s: %d runs, %d failures, first log: %s\n", name, runs[e.Suite], failed[name], e.Log)
+	own, err := os.MkdirTemp(folder, filepath.Base(program)+"-")
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(out, "%d tests failed\n", len(failed))
+	text, err := json.Marshal(at)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(own, "place.json"), text, 0o644); err != nil {
+		return err
+	}
+	code, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(own, "program"), code, 0o755)
 }

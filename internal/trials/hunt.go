@@ -2,28 +2,30 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 )
 
-// suite is a random suite of the tree. Each of its runs gets a seed that no run had before, in the variable SEED.
+// suite is a test program of a package, and what of it is run. In a hunt each run gets a seed that no run had before,
+// in the variable SEED.
 type suite struct {
 	name    string
 	folder  string // of the package
-	run     string // the tests
+	run     string // the tests, in a hunt
 	args    func(seed uint64) []string
-	fuzz    string // the fuzz target that is run, and no test
-	program string // the compiled tests
+	fuzz    string   // the fuzz target that is run, and no test
+	env     []string // all variables but SEED; nil: those of this process
+	program string   // the compiled tests
+	code    string   // see codeOf
 }
 
 func seedAndSize(seedFlag, sizeFlag string, size int) func(uint64) []string {
@@ -48,10 +50,10 @@ func suites() []*suite {
 			name: "linear", folder: "layer/layertest", run: "^TestLinearizable(Processes)?$",
 			args: seedAndSize("-layer.seed", "-layer.histories", 4),
 		},
-		{name: "kills", folder: "internal/crash", run: "^TestKills$", args: seedAndSize("-seed", "-kills", 50)},
+		{name: "kills", folder: "internal/crash", run: "^TestKills$", args: seedAndSize("-seed", "-kills", 100)},
 		{
 			name: "together", folder: "internal/crash", run: "^TestKillsTogether$",
-			args: seedAndSize("-seed", "-kills", 50),
+			args: seedAndSize("-seed", "-kills", 100),
 		},
 		{name: "processes", folder: "kv/embedded", run: "^TestProcesses$", args: none},
 		{name: "engines", folder: "kv/embedded", run: "^TestConformance", args: none},
@@ -110,7 +112,7 @@ func hunt(ctx context.Context, b *book, all []*suite, only string, limit time.Du
 			return err
 		}
 	}
-	huntTable(out, b, chosen)
+	b.table(out, chosen)
 	if b.failed() {
 		return errFailed
 	}
@@ -122,20 +124,35 @@ var (
 	executions = regexp.MustCompile(`execs: (\d+)`)
 )
 
+// failedTest is the line of go test that names a test that failed.
+var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+
+// arguments are those of a run with a seed.
+func (s *suite) arguments(seed uint64) []string {
+	switch {
+	case s.fuzz != "":
+		return fuzzArgs(s)
+	case s.run != "":
+		fixed := []string{"-test.run", s.run, "-test.v", "-test.count", "1", "-test.timeout", "20m"}
+		return append(fixed, s.args(seed)...)
+	}
+	return s.args(seed)
+}
+
 // once runs a suite with a seed. The error is of the run itself, not of a test.
 func (s *suite) once(ctx context.Context, seed uint64) (e entry, log []byte, err error) {
-	args := append([]string{"-test.run", s.run, "-test.v", "-test.count", "1", "-test.timeout", "20m"}, s.args(seed)...)
-	if s.fuzz != "" {
-		args = fuzzArgs(s)
-	}
-	c := exec.CommandContext(ctx, s.program, args...)
+	c := exec.CommandContext(ctx, s.program, s.arguments(seed)...)
 	var text bytes.Buffer
-	c.Dir, c.Env = s.folder, append(os.Environ(), "SEED="+strconv.FormatUint(seed, 10))
+	c.Dir, c.Env = s.folder, s.env
+	if c.Env == nil {
+		c.Env = os.Environ()
+	}
+	c.Env = append(c.Env[:len(c.Env):len(c.Env)], "SEED="+strconv.FormatUint(seed, 10))
 	c.Stdout, c.Stderr = &text, &text
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 10 * time.Second
-	e = entry{Suite: s.name, Seed: seed, At: time.Now()}
+	e = entry{Code: s.code, Suite: s.name, Seed: seed, At: time.Now()}
 	if err := c.Start(); err != nil {
 		return e, nil, err
 	}
@@ -150,40 +167,25 @@ func (s *suite) once(ctx context.Context, seed uint64) (e entry, log []byte, err
 		e.Operations, _ = strconv.Atoi(m[1])
 	}
 	if failed != nil && !(s.fuzz != "" && timeIsOver(text.Bytes())) {
-		e.Failed = []string{s.name}
-		again := fmt.Sprintf("SEED=%d go test ./%s -run '%s' -count 1 -v -args %s",
-			seed, s.folder, s.run, strings.Join(s.args(seed), " "))
-		if s.fuzz != "" {
-			e.Failed = []string{s.fuzz}
-			again = fmt.Sprintf("go test ./%s -run '^%s$' (the input is in testdata/fuzz there)", s.folder, s.fuzz)
+		for _, m := range failedTest.FindAllStringSubmatch(text.String(), -1) {
+			e.Failed = append(e.Failed, m[1])
 		}
-		fmt.Fprintf(&text, "\n%v\nagain: %s\n", failed, again)
+		if e.Failed == nil {
+			e.Failed = []string{cmp.Or(s.fuzz, s.name)} // it panicked, or its time was over
+		}
+		fmt.Fprintf(&text, "\n%v\n%s", failed, s.again(seed))
 	}
 	return e, text.Bytes(), nil
 }
 
-// huntTable prints what all calls have done with this code.
-func huntTable(out io.Writer, b *book, all []*suite) {
-	fmt.Fprintf(out, "\ncode %s; books in %s\n", b.code, b.folder)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "suite\truns\tminutes\toperations\tfailures")
-	for i, s := range all {
-		if slices.ContainsFunc(all[:i], func(o *suite) bool { return o.name == s.name }) {
-			continue // another target of the same suite
-		}
-		runs, seconds, done, failures := 0, 0.0, 0, 0
-		for _, e := range append(b.old[:len(b.old):len(b.old)], b.new...) {
-			if e.Suite == s.name {
-				runs, seconds, done = runs+1, seconds+e.Seconds, done+e.Operations
-				failures += min(len(e.Failed), 1)
-			}
-		}
-		fmt.Fprintf(w, "%s\t%d\t%.1f\t%d\t%d\n", s.name, runs, seconds/60, done, failures)
+// again is the command that replays a run; none for a run without a seed of its own.
+func (s *suite) again(seed uint64) string {
+	switch {
+	case s.fuzz != "":
+		return fmt.Sprintf("again: go test ./%s -run '^%s$' (the input is in testdata/fuzz there)\n", s.folder, s.fuzz)
+	case s.run != "":
+		return fmt.Sprintf("again: SEED=%d go test ./%s -run '%s' -count 1 -v -args %s\n",
+			seed, s.folder, s.run, strings.Join(s.args(seed), " "))
 	}
-	w.Flush()
-	for _, e := range b.new {
-		if len(e.Failed) > 0 {
-			fmt.Fprintf(out, "FAILED: %s SEED=%d, log: %s\n", e.Suite, e.Seed, e.Log)
-		}
-	}
+	return ""
 }

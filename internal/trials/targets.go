@@ -74,7 +74,7 @@ func clusterSuites(out io.Writer) []*suite {
 	}
 }
 
-// compile compiles the tests of each suite into a folder.
+// compile compiles the tests of each suite into a folder, and names their code.
 func compile(ctx context.Context, all []*suite, programs string) error {
 	compiled := map[string]string{}
 	for _, s := range all {
@@ -94,6 +94,10 @@ func compile(ctx context.Context, all []*suite, programs string) error {
 			compiled[key] = program
 		}
 		s.program = compiled[key]
+		var err error
+		if s.code, err = codeOf(s.program, s.folder); err != nil {
+			return err
+		}
 	}
 	return nil
 }

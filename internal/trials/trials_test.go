@@ -4,47 +4,131 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestFlakyNamesTheTest: the output of go test gives the failed tests, and each package that failed without one.
-func TestFlakyNamesTheTest(t *testing.T) {
-	failed, log := failures([]byte(`{"Action":"output","Package":"p","Test":"TestA/x","Output":"bad\n"}
-{"Action":"fail","Package":"p","Test":"TestA/x"}
-{"Action":"pass","Package":"p","Test":"TestB"}
-{"Action":"fail","Package":"p"}
-no JSON
-{"Action":"output","Package":"q","Output":"panic: oh\n"}
-{"Action":"fail","Package":"q"}
-`))
-	require.Equal(t, []string{"p.TestA", "q"}, failed)
-	require.Equal(t, "=== p.TestA\nbad\n=== q\npanic: oh\n", string(log))
+// A flaky trial starts its own command for each test program.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "keep" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
 }
 
-// TestBooksAddUp: a later call continues the book, and counts the runs of the same code only.
+// TestFlakyNamesTheTest: a flaky trial of programs whose tests fail now and then names the tests, keeps the first log,
+// and goes on where it stopped. A change of one package does not take the runs of another.
+func TestFlakyNamesTheTest(t *testing.T) {
+	books := t.TempDir()
+	t.Chdir(t.TempDir())
+	t.Setenv("SEED", "7")
+	for name, text := range map[string]string{
+		"go.mod":   "module m\n\ngo 1.25\n",
+		"Makefile": "tests:\n\t@go test $(TEST_FLAGS) -count 1 ./... -args of-program\n",
+		"meeting/meeting_test.go": `package meeting
+
+import ("os"; "testing"; "time")
+
+// Each run waits until two are there.
+func TestMeeting(t *testing.T) {
+	os.MkdirTemp(".", "run")
+	for runs := 0; runs < 2; time.Sleep(time.Millisecond) {
+		entries, _ := os.ReadDir(".")
+		runs = len(entries) - 1
+	}
+	if os.Getenv("SEED") != "7" || os.Args[len(os.Args)-1] != "of-program" {
+		t.Fatal("other arguments than those of the target")
+	}
+}
+`,
+		"rare/rare_test.go": `package rare
+
+import ("os"; "strconv"; "testing")
+
+// One run of five fails.
+func TestRare(t *testing.T) {
+	for n := 1; ; n++ {
+		if os.Mkdir(strconv.Itoa(n), 0o755) == nil {
+			if n % 5 == 2 {
+				t.Fatal("the second")
+			}
+			return
+		}
+	}
+}
+
+func TestCommon(t *testing.T) {}
+`,
+	} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o644))
+	}
+	trial := func(runs int) (string, error) {
+		b, err := openBook(books, "flaky")
+		require.NoError(t, err)
+		defer b.close()
+		var out bytes.Buffer
+		err = flaky(t.Context(), b, "tests", runs, &out)
+		return out.String(), err
+	}
+	runs := func(text, suite string) string {
+		line := regexp.MustCompile(`(?m)^` + suite + ` tests +(\d+) +[0-9.]+ +0 +(\d+)$`).FindStringSubmatch(text)
+		require.Len(t, line, 3, "%s", text)
+		return line[1] + " runs, " + line[2] + " failed"
+	}
+	first, err := trial(5)
+	require.ErrorIs(t, err, errFailed, "%s", first)
+	require.Equal(t, "5 runs, 0 failed", runs(first, "meeting"))
+	require.Equal(t, "5 runs, 1 failed", runs(first, "rare"))
+	require.Contains(t, first, "FAILED: rare tests TestRare: 5 runs, 1 failures, first SEED=7, log: ")
+	_, log, _ := strings.Cut(first, "log: ")
+	log, _, _ = strings.Cut(log, "\n")
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "rare_test.go:10: the second")
+	require.NotContains(t, first, "TestCommon")
+
+	again, err := trial(6)
+	require.NoError(t, err, "%s", again)
+	require.Equal(t, "6 runs, 0 failed", runs(again, "meeting"))
+	require.Equal(t, "6 runs, 1 failed", runs(again, "rare"))
+
+	more, err := os.OpenFile("rare/rare_test.go", os.O_APPEND|os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = more.WriteString("\nfunc TestMore(t *testing.T) {}\n")
+	require.NoError(t, err)
+	require.NoError(t, more.Close())
+	changed, err := trial(2)
+	require.ErrorIs(t, err, errFailed, "%s", changed) // its runs 7 and 8
+	require.Equal(t, "6 runs, 0 failed", runs(changed, "meeting"))
+	require.Equal(t, "2 runs, 1 failed", runs(changed, "rare"))
+}
+
+// TestBooksAddUp: a later call continues the book, and counts the runs of the same program only.
 func TestBooksAddUp(t *testing.T) {
 	folder := t.TempDir()
-	for _, code := range []string{"one", "other", "one"} {
-		b, err := openBook(folder, "flaky", code)
+	for n, code := range []string{"one", "other", "one"} {
+		b, err := openBook(folder, "flaky")
 		require.NoError(t, err)
-		at := time.Unix(int64(len(b.old)), 0)
-		require.NoError(t, b.add(entry{Suite: "test", Failed: []string{"p.TestA"}, At: at}, []byte("log")))
+		require.Len(t, b.old, n)
+		e := entry{Code: code, Suite: "kv test", Failed: []string{"TestA"}, At: time.Unix(int64(n), 0)}
+		require.NoError(t, b.add(e, []byte("log")))
 		require.True(t, b.failed())
 		b.close()
 	}
-	b, err := openBook(folder, "flaky", "one")
+	b, err := openBook(folder, "flaky")
 	require.NoError(t, err)
 	defer b.close()
 	require.False(t, b.failed())
 	var out bytes.Buffer
-	flakyTable(&out, b)
-	require.Contains(t, out.String(), "test: 2 runs\n")
-	require.Contains(t, out.String(), "p.TestA: 2 runs, 2 failures, first log: ")
+	b.table(&out, []*suite{{name: "kv test", code: "one"}})
+	require.Contains(t, out.String(), "FAILED: kv test TestA: 2 runs, 2 failures, first SEED=0, log: ")
 	log, err := os.ReadFile(b.old[0].Log)
 	require.NoError(t, err)
 	require.Equal(t, "log", string(log))
@@ -111,7 +195,7 @@ func TestBookAfterAKill(t *testing.T) {
 	half := `{"Code":"c","Suite":"s"}` + "\n" + `{"Code":"c","Su`
 	require.NoError(t, os.WriteFile(folder+"/hunt.jsonl", []byte(half), 0o644))
 	for want := 1; want <= 3; want++ {
-		b, err := openBook(folder, "hunt", "c")
+		b, err := openBook(folder, "hunt")
 		require.NoError(t, err)
 		require.Len(t, b.old, want)
 		require.NoError(t, b.add(entry{Suite: "s"}, nil))
@@ -119,45 +203,25 @@ func TestBookAfterAKill(t *testing.T) {
 	}
 }
 
-// TestCodeIsWhatIsTried: documents and the trials themselves have no part in the name of the code; all else has.
+// TestCodeIsWhatIsTried: the code under trial is the program and the test data of its package, wherever they lie.
 func TestCodeIsWhatIsTried(t *testing.T) {
-	t.Chdir(t.TempDir())
-	git := func(args ...string) {
-		args = append([]string{"-c", "user.name=n", "-c", "user.email=e"}, args...)
-		text, err := exec.Command("git", args...).CombinedOutput()
-		require.NoError(t, err, "%s", text)
-	}
-	code := func(path, text string, commit bool) string {
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-		if git("add", "."); commit {
-			git("commit", "-q", "-m", "one more")
+	code := func(files ...string) string {
+		folder := t.TempDir()
+		for i := 0; i < len(files); i += 2 {
+			file := filepath.Join(folder, files[i])
+			require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			require.NoError(t, os.WriteFile(file, []byte(files[i+1]), 0o644))
 		}
-		name, err := codeOf(t.Context())
+		name, err := codeOf(filepath.Join(folder, "program"), folder)
 		require.NoError(t, err)
 		return name
 	}
-	git("init", "-q")
-	first := code("layer/a.go", "1", true)
-	require.Equal(t, first, code("docs/a.md", "1", true))
-	require.Equal(t, first, code("internal/trials/a.go", "1", true))
-	require.Equal(t, first, code("docs/a.md", "2", false))
-	require.Equal(t, first, code("internal/trials/a.go", "2", false))
-	require.NotEqual(t, first, code("layer/a.go", "2", false))
-	require.NotEqual(t, first, code("layer/a.go", "2", true))
-	require.Equal(t, first, code("layer/a.go", "1", true))
-}
-
-// TestFlakyRunsAtOnce: a flaky trial runs each target as often as it is told, and several at once.
-func TestFlakyRunsAtOnce(t *testing.T) {
-	t.Chdir(t.TempDir())
-	// Each run waits until two are there.
-	text := "one two:\n\t@mkdir $$$$.run; until [ $$(ls -d *.run | wc -l) -ge 2 ]; do sleep 0.01; done\n"
-	require.NoError(t, os.WriteFile("Makefile", []byte(text), 0o644))
-	b, err := openBook(t.TempDir(), "flaky", "code")
-	require.NoError(t, err)
-	defer b.close()
-	var out bytes.Buffer
-	require.NoError(t, flaky(t.Context(), b, "one two", 3, &out))
-	require.Contains(t, out.String(), "one: 3 runs\ntwo: 3 runs\n0 tests failed\n")
+	alone := code("program", "1")
+	with := code("program", "1", "testdata/a/b", "2")
+	require.Equal(t, alone, code("program", "1", "a.go", "3"))
+	require.Equal(t, with, code("program", "1", "testdata/a/b", "2", "a.go", "3"))
+	require.NotEqual(t, alone, code("program", "2"))
+	require.NotEqual(t, alone, with)
+	require.NotEqual(t, with, code("program", "1", "testdata/a/b", "3"))
+	require.NotEqual(t, with, code("program", "1", "testdata/a/c", "2"))
 }
