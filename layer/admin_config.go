@@ -95,9 +95,17 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 		return storedConfig{}, err
 	}
 	tx.Set(q.keys.meta(metaConfig), packed)
+	w := q.txn(ctx, tx)
+	if config.retro().isShorter(old.config.retro()) {
+		clock, err := w.clock()
+		if err != nil {
+			return storedConfig{}, err
+		}
+		tx.Set(q.keys.meta(metaEased), rec.Instant{Clock: clock, AtMS: w.nowMS}.Pack())
+	}
 	// A woken handle reads the configuration again, so that its receives wait by the new one. Without a wake they would
 	// wait for as long as the old rate, or the old delay, says.
-	return changed, q.txn(ctx, tx).wakeAll()
+	return changed, w.wakeAll()
 }
 
 // SetGroupStateOptions say how SetGroupState, which is not for the holder, sets the state of a group.

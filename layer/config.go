@@ -41,8 +41,9 @@ type Config struct {
 	// RetroactiveDelay makes a change of Delay apply to the messages in the queue, too. A message without a delay of
 	// its own is due when the present Delay has passed since its enqueue, also if it was delivered before and waits
 	// again. A change writes only the configuration, however many messages wait, and every handle follows within a
-	// second. A receive that looks for due groups reads one more range. You can set it while the queue is in use:
-	// messages delayed before keep their times. You cannot unset it.
+	// second. A receive that looks for due groups reads one more range. For Retention, messages of which a change ends
+	// the delay have waited only since then. You can set it while the queue is in use: messages delayed before keep
+	// their times. You cannot unset it.
 	RetroactiveDelay bool
 	// DedupByContent makes messages with the same body duplicates, if they have no dedup id: their id is the SHA-256 of
 	// the body. false = messages without a dedup id are never duplicates.
@@ -474,6 +475,12 @@ func (r retro) dueSooner(was retro, nowMS int64) []span {
 	}
 	return all
 }
+
+// isShorter reports whether messages that wait are due earlier by this delay than by an earlier one (was).
+func (r retro) isShorter(was retro) bool { return was.on && r.delayMS < was.delayMS }
+
+// decides reports whether the queue's present delay decides when the item is due.
+func (r retro) decides(e *rec.Envelope) bool { return r.on && e.DueMS == 0 }
 
 // fixed returns the DueMS of a message that is enqueued at nowMS with no delay of its own: the end of the queue's delay
 // if the enqueue fixes that, or else 0.

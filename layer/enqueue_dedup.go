@@ -175,7 +175,7 @@ func (w *txn) decide(m *meeting) error {
 // item decides.
 func (w *txn) purgedSince(m *meeting) (bool, error) {
 	for _, p := range m.purges {
-		note, found, err := waitRow(w.ctx, p.read, "purge", p.key, rec.UnpackPurgeNote)
+		note, found, err := waitRow(w.ctx, p.read, "purge", p.key, rec.UnpackInstant)
 		if err != nil {
 			return false, err
 		}
@@ -237,6 +237,6 @@ func (w *txn) notePurge(group *string) error {
 	if err := guard.PurgeNote.Read(w.tx, kv.SingleKey(key)); err != nil {
 		return err
 	}
-	w.tx.Set(key, rec.PurgeNote{Clock: clock, AtMS: w.nowMS}.Pack())
+	w.tx.Set(key, rec.Instant{Clock: clock, AtMS: w.nowMS}.Pack())
 	return nil
 }

@@ -34,7 +34,7 @@ const (
 	Delayed     Status = "delayed"      // given back with a delay which has not ended, or the head is delayed
 	RateLimited Status = "rate_limited" // free, but the rate (Config.MaxRate) is used up for now
 	Paused      Status = "paused"       // by an operator, until resumed: see GroupInfo.Mark
-	Halted      Status = "halted"       // the head has failed for good; until redriven or resumed: see GroupInfo.Mark
+	Halted      Status = "halted"       // the head has failed for good; until resumed: see GroupInfo.Mark
 	Excluded    Status = "excluded"     // of a template: the group, or an intersecting template, is under a claim
 	Granted     Status = "granted"      // kept for a handle whose receives wait; free if not accepted within 2 s
 	Corrupt     Status = "corrupt"      // the lock or the head cannot be read: LastError says why, Check tells more

@@ -381,7 +381,7 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 	if err != nil {
 		return nil, nil, err
 	}
-	n, stored := min(f.rows.len(), limit, f.allowed.items), 0
+	n, stored, age := min(f.rows.len(), limit, f.allowed.items), 0, expiryIn(&config)
 	// Of the items so far: locked counts the bytes in the lock, and written those that an ack adds to its transaction.
 	sizes, locked, written := w.keys.sizesIn(f.group(), config.Changes), 0, 0
 	items, out = make([]Item, 0, n), make([]rec.Item, 0, n)
@@ -398,7 +398,7 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 			break // later items wait behind the delayed item
 		}
 		if len(out) > 0 {
-			if old, err := isOld(w, &config, row); err != nil {
+			if old, err := isOld(w, &age, row); err != nil {
 				return nil, nil, err
 			} else if old {
 				break // an item past retention is handled once it is the head
@@ -461,16 +461,63 @@ func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *fou
 // which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are never
 // removed, because no transaction looks at a group under a live claim.
 
+// expiry says how a transaction tells that items are past retention (isOld).
+type expiry struct {
+	keep  time.Duration // Config.Retention; 0 = no item is past retention
+	retro retro         // by the handle's copy of the configuration; by the transaction's version once stored is true
+	// stored: retro and eased were read in the transaction. Both are of one version, so a change of the delay that
+	// commits at the same time needs no conflict: by the delay before the change the item is not due.
+	stored bool
+	eased  rec.Instant // the last change that made the delay shorter; zero = there was none
+}
+
+// expiryIn returns how items of a queue with this configuration are past retention.
+func expiryIn(c *Config) expiry { return expiry{keep: c.Retention, retro: c.retro()} }
+
 // isOld reports whether an item is past retention both by the handle's clock and by the database's version (moment).
 // The time of a delay does not count as waiting. A row with wrong stored times (tamed) is not old.
-func isOld(w *txn, config *Config, r *row) (bool, error) {
-	waited := w.nowMS - config.retro().waitsSince(&r.envelope)
-	if r.tamed || config.Retention == 0 || waited <= config.Retention.Milliseconds() {
+//
+// With retroactive delay a shorter delay may make the item due before its time. Then it has waited only since that
+// change: otherwise the end of a long delay would remove the messages that it held back. For such an item isOld reads
+// the configuration and the field eased of meta, at snapshot, once for each x.
+func isOld(w *txn, x *expiry, r *row) (bool, error) {
+	isShort := func() bool {
+		return w.nowMS-x.retro.waitsSince(&r.envelope) <= x.keep.Milliseconds()
+	}
+	if r.tamed || x.keep == 0 || isShort() {
 		return false, nil
 	}
-	delay := config.retro().waitsSince(&r.envelope) - r.envelope.EnqueuedMS
 	m, err := w.moment()
-	return err == nil && m.old(r.Index, config.Retention+min(time.Duration(delay)*time.Millisecond, MaxDelay)), err
+	if err != nil {
+		return false, err
+	}
+	if x.retro.decides(&r.envelope) {
+		if err := x.read(w); err != nil || x.keep == 0 || isShort() || !m.past(x.eased, x.keep) {
+			return false, err
+		}
+	}
+	delay := x.retro.waitsSince(&r.envelope) - r.envelope.EnqueuedMS
+	return m.old(r.Index, x.keep+min(time.Duration(delay)*time.Millisecond, MaxDelay)), nil
+}
+
+// read sets x.retro and x.eased as of the transaction's version, if no call before has. If the field eased cannot be
+// read, no item of the queue counts as old; Check reports the field.
+func (x *expiry) read(w *txn) error {
+	if x.stored {
+		return nil
+	}
+	key := w.keys.meta(metaEased)
+	eased := w.read.Get(key)
+	config, err := w.readStored()
+	if err != nil {
+		return err
+	}
+	x.eased, _, err = waitRow(w.ctx, eased, "eased", key, rec.UnpackInstant)
+	if w.q.skipsRow(err) {
+		x.keep, err = 0, nil
+	}
+	x.retro, x.stored = config.config.retro(), err == nil
+	return err
 }
 
 // waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
@@ -500,13 +547,13 @@ func (w *txn) overdue(all rows) (rows, error) {
 	if err != nil || config.Retention == 0 {
 		return rows{}, err
 	}
-	sizes, size, added := w.keys.sizesIn(all.group, config.Changes), 0, 0
+	sizes, size, added, age := w.keys.sizesIn(all.group, config.Changes), 0, 0, expiryIn(&config)
 	for i := range all.len() {
 		row := all.at(i)
 		if row.err != nil {
 			return all.first(i), nil // the call that would deliver the unreadable item reports the error
 		}
-		if old, err := isOld(w, &config, row); err != nil || !old {
+		if old, err := isOld(w, &age, row); err != nil || !old {
 			return all.first(i), err
 		}
 		size += len(row.Value)

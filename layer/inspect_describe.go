@@ -226,7 +226,7 @@ var descriptions = map[string]description{
 			return fmt.Sprintf("message %s, until %s", rememberedID(r), timeWords(r.UntilMS))
 		}),
 	},
-	namePurged:  {groupIsKey, ofGroup("the last purge of group"), purgeWords},
+	namePurged:  {groupIsKey, ofGroup("the last purge of group"), instantWords},
 	nameArchive: {groupFirst, ofItem("archived item"), describeArchived},
 	nameArchived: {
 		key: func(p parsedKey) string {
@@ -348,14 +348,15 @@ var (
 	paceWords = words(rec.UnpackPace, func(used rec.Pace) string {
 		return "its rate is used up to " + timeWords(used.US/1000)
 	})
-	purgeWords = words(rec.UnpackPurgeNote, func(n rec.PurgeNote) string {
+	instantWords = words(rec.UnpackInstant, func(n rec.Instant) string {
 		return fmt.Sprintf("at %s, clock %d", timeWords(n.AtMS), n.Clock)
 	})
 	// metaWords has the fields of meta whose value is not a tuple of one number.
 	metaWords = map[string]func(key, value []byte) (string, error){
 		metaPaused:    words(rec.UnpackPause, markWords),
 		metaSweptTo:   words(rec.UnpackKey, tuple.Printable),
-		metaPurged:    purgeWords,
+		metaPurged:    instantWords,
+		metaEased:     instantWords,
 		metaPace:      paceWords,
 		metaMissed:    words(rec.UnpackKey, tuple.Printable),
 		metaSweptDead: words(rec.UnpackKey, tuple.Printable),

@@ -266,8 +266,9 @@ func (p *purger) unreadableSections() []kv.KeyRange {
 	}
 	keys, group := p.q.keys, *p.o.Group
 	var sections []kv.KeyRange
+	// Parts come behind their owners, see ownerless.
 	names := []string{
-		nameItem, namePart, nameAttempt, nameDead, nameArchive, nameNamed, nameHold, nameLane, nameKept,
+		nameItem, nameAttempt, nameDead, nameArchive, namePart, nameNamed, nameHold, nameLane, nameKept,
 	}
 	for _, name := range keys.present(names...) {
 		sections = append(sections, keys.below(keys.startGroup(name, group, 1)))
@@ -303,8 +304,9 @@ func (s *sweeper) unreadable() error {
 
 // clearFrom clears, of the rows of a page, those whose key or value cannot be read, and returns their number. It also
 // clears a part, a lane key, a hold or an attempt record whose item is gone (ownerless). After each cleared row it
-// makes the lane or heartbeat to which the row led findable again: see leadAgain. The fields of meta in keptMeta stay,
-// even if their values cannot be read.
+// makes the lane or heartbeat to which the row led findable again: see leadAgain. A cleared dead letter counts as
+// discarded, and its parts go, too. With an item goes its attempt record. The fields of meta in keptMeta stay, even if
+// their values cannot be read.
 //
 // Footprint, per part, lane key, hold and attempt record, cleared or not: a read conflict on its item. If a part has no
 // item, also on the dead letter and the archived item of the same id. Per row cleared: a read conflict on the row. If
@@ -328,7 +330,19 @@ func clearFrom(w *txn, rows []kv.KV) (cleared int64, err error) {
 		if err := guard.PurgeLock.Read(w.tx, kv.SingleKey(row.Key)); err != nil {
 			return 0, err
 		}
-		w.tx.Clear(row.Key)
+		switch {
+		case err != nil: // the key says nothing
+			w.tx.Clear(row.Key)
+		case p.name == nameDead:
+			if err := w.discard([]deadRow{{key: row.Key, letter: DeadLetter{ID: p.itemID()}}}); err != nil {
+				return 0, err
+			}
+		case p.name == nameItem:
+			w.tx.Clear(w.keys.attempt(p.itemID()))
+			w.tx.Clear(row.Key)
+		default:
+			w.tx.Clear(row.Key)
+		}
 		cleared++
 		if err := leadAgain(w, p); err != nil {
 			return 0, err
@@ -382,10 +396,10 @@ func ownerless(w *txn, p parsedKey) (bool, error) {
 }
 
 // leadAgain makes the lane of a cleared row findable. It reads the lane's lock with a conflict, and adds a write
-// conflict on the group's lock. Without a lock the lane's head gets a hint. With a lock, leadAgain writes the mark if
-// the lock has one, and the timer (or held key) of its holding. If the lock cannot be read, leadAgain does nothing. If
-// the row is a beat, or the timer of a beat, see beatAgain. A row of any other name leads to no lane, and leadAgain
-// does nothing.
+// conflict on the group's lock. Without a lock the lane has no mark, and its head gets a hint. With a lock, leadAgain
+// writes the mark if the lock has one, and the timer (or held key) of its holding. If the lock cannot be read,
+// leadAgain does nothing. If the row is a beat, or the timer of a beat, see beatAgain. A row of any other name leads to
+// no lane, and leadAgain does nothing.
 func leadAgain(w *txn, p parsedKey) error {
 	switch p.name {
 	case nameTimer:
@@ -409,6 +423,7 @@ func leadAgain(w *txn, p parsedKey) error {
 		return err
 	}
 	if r == nil {
+		w.tx.Clear(w.keys.mark(p.lane)) // of the lock that has just been cleared
 		return w.free(p.lane)
 	}
 	if r.Mark() != nil {

@@ -38,9 +38,9 @@ type PurgeOptions struct {
 // PurgeReport is what a purge did.
 type PurgeReport struct {
 	Items int64 // removed
-	// Kept items are left: items in flight, items of a group whose lock cannot be read, and unreadable items of a group
-	// with more than 1,000 locks. Without Force also unreadable items of a group with more than 1,000 lanes, or fewer
-	// if several such items lie together.
+	// Kept items are left: items in flight, and items of a group whose lock cannot be read. Without Force also
+	// unreadable items of a group with more than 1,000 locks or 1,000 lanes, or fewer if several such items lie
+	// together. With Force such items may count both as kept and as unreadable rows, and they are cleared.
 	Kept   int64
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared

@@ -283,7 +283,7 @@ func (s *sweeper) receipts() error {
 // conflict on each cleared note, because a purge may write it again. Notes that cannot be read stay.
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
-		note, err := rec.UnpackPurgeNote(row.Key, row.Value)
+		note, err := rec.UnpackInstant(row.Key, row.Value)
 		if err != nil {
 			return false, nil
 		}
@@ -1124,12 +1124,9 @@ func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
 // rate has items, paces also writes a hint or a timer by the present rate, because the group may wait by a former rate:
 // see repace. It has a read conflict on each cleared row, and on the range of the group's items if the group is empty.
 func (s *sweeper) paces() error {
-	config, err := s.configuration()
-	if err != nil {
-		return err
-	}
 	return s.pagesUntil(s.q.keys.section(namePace), func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 		w := s.q.txn(s.ctx, tx)
+		w.followAnew() // a group must not continue by a former rate, and a sweep with many pages takes long
 		groups := make([]string, len(rows))
 		heads := make([]kv.Future[[]byte], len(rows))
 		for i, row := range rows {
@@ -1138,6 +1135,10 @@ func (s *sweeper) paces() error {
 				continue
 			}
 			groups[i], heads[i] = p.group, w.head(p.group)
+		}
+		config, err := w.config()
+		if err != nil {
+			return 0, err
 		}
 		cleared := int64(0)
 		for i, row := range rows {

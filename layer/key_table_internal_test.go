@@ -35,7 +35,7 @@ var packedExamples = map[string]struct {
 	nameRequest:  {rec.Request{Owner: "w"}.Pack(), "string int int"},
 	nameGrant:    {rec.PackInt(3), "int"},
 	nameDedup:    {rec.DedupEntry{Group: "g"}.Pack(), "string int uuid int int"},
-	namePurged:   {rec.PurgeNote{}.Pack(), "int int"},
+	namePurged:   {rec.Instant{}.Pack(), "int int"},
 	nameRepeat:   {rec.Repeat{Claims: []rec.ClaimRef{{Lane: "g", Token: 1}}}.Pack(), "int string int"},
 	nameReceipt:  {rec.PackReceipt(5, 1, 7), "int int int"},
 	nameCursor:   {(&rec.Cursor{Position: rec.Position{From: []byte("x")}}).Pack(), "uuid bytes int"},

@@ -401,6 +401,12 @@ func (m moment) old(clock int64, d time.Duration) bool {
 	return m.span(clock) >= d || clock > m.clock+offsetSlack
 }
 
+// past reports whether at is more than d ago both by the handle's clock and by versions. The zero at is long past. A
+// wall time that is ahead says nothing: then the versions alone decide.
+func (m moment) past(at rec.Instant, d time.Duration) bool {
+	return at == rec.Instant{} || (ahead(at.AtMS, m.nowMS) || m.nowMS-at.AtMS > d.Milliseconds()) && m.old(at.Clock, d)
+}
+
 // isLongOver reports whether an id (of a dedup entry, or of a receive) is over by versions alone, whatever its stored
 // time says. The id was stored at the version clock, to last for d. It is over by versions when it is at least twice d
 // and clockSlack old. Two cases need this. A handle whose clock stands still would never end the id. And a clock that

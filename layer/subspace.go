@@ -513,6 +513,8 @@ const (
 	metaSweptDead = "swept_dead"
 	metaPace      = "pace"   // as the value of pace: up to when the rate of the whole queue is used up
 	metaPurged    = "purged" // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
+	// tuple (clock, when (ms)) of the last change that made the delay shorter, with retroactive delay: see isOld
+	metaEased = "eased"
 )
 
 // dedupKey returns the key of the dedup entry for a message of the group with the dedup id. inGroup: ids count within a

@@ -42,7 +42,10 @@ func (k *knobs) redelayed(rng *rand.Rand) {
 	k.seeking(rng)
 	k.setRetroactive(rng)
 	k.operators, k.operations = 2+rng.IntN(2), []int{13, 13, 13, 3, 5, 9}
-	k.delayed, k.config.Retention, k.wait = 0.3, 0, 5*time.Second
+	k.delayed, k.wait = 0.3, 5*time.Second
+	if k.config.Retention = 0; rng.IntN(3) == 0 {
+		k.config.Retention = time.Second + time.Duration(rng.Int64N(int64(maxDelay/2)))
+	}
 	if rng.IntN(2) == 0 {
 		k.apart(rng)
 	}
@@ -85,6 +88,20 @@ func (m *model) earliest(s *stored) int64 {
 	}
 	m.w.mark("claim in a queue with a delay that changes")
 	return s.enqueuedMS + delay
+}
+
+// easedMS is since when an item has waited whose delay the queue decides, by the last change that its removal has seen
+// and that made the delay shorter; 0 = there was none.
+func (m *model) easedMS(f *finished) (ms int64) {
+	if f.item.dueMS > 0 || !m.w.knobs.config.RetroactiveDelay {
+		return 0
+	}
+	for i, c := range m.pacing.rates {
+		if i > 0 && c.delayMS < m.pacing.rates[i-1].delayMS && c.r.version <= f.r.rv {
+			ms = c.r.begunMS
+		}
+	}
+	return ms
 }
 
 // sinceTimers reports whether a timer with the time of an enqueue leads to a group, as it must to one whose head has no

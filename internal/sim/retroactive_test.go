@@ -12,6 +12,6 @@ func TestRetroactive(t *testing.T) {
 	sum := runSeeds(t, someOf(15), sim.Options{Profile: "redelayed"})
 	if sum.Operations > 1000 {
 		requireSeen(t, sum, "delay changed under load", "head awaited by the time of its enqueue",
-			"claim in a queue with a delay that changes")
+			"claim in a queue with a delay that changes", "expired after a shorter delay")
 	}
 }

@@ -437,7 +437,14 @@ func (m *model) agedOut(f *finished) bool {
 	if f.under && f.lock.endMS > f.r.nowMS && m.claims[claimKey{f.lane, f.lock.token}].ends != f.r.step {
 		return false
 	}
-	return max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() < f.r.nowMS
+	easedMS := m.easedMS(f)
+	if max(f.item.enqueuedMS, f.item.dueMS, easedMS)+c.Retention.Milliseconds() >= f.r.nowMS {
+		return false
+	}
+	if easedMS > f.item.enqueuedMS {
+		m.w.mark("expired after a shorter delay")
+	}
+	return true
 }
 
 // purged reports whether a purge may have removed the item.

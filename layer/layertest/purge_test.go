@@ -224,6 +224,22 @@ func (t beforeCommitTx) Commit() kv.Future[struct{}] {
 	return t.ManagedTx.Commit()
 }
 
+// TestPurgeByForceOfAnUnreadablePause: of a pause of an empty group that cannot be read nothing is left, so the group
+// counts as paused no more.
+func TestPurgeByForceOfAnUnreadablePause(t *testing.T) {
+	for _, o := range []layer.PurgeOptions{{All: true, Force: true}, {Group: ptr("A"), Force: true}} {
+		e := newEnv(t, anyEngine, false)
+		_, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{})
+		require.NoError(t, err)
+		e.spoil(key("lock", "A"))
+		_, err = e.q.Admin().Purge(e.ctx, o)
+		require.NoError(t, err)
+		require.Empty(t, e.rows(kv.PrefixRange(key("mark"))))
+		e.enqueue("A", "a1")
+		require.NotNil(t, e.receive(e.q, 1))
+	}
+}
+
 // TestPurgeAmidPurge: what a purge has removed is not remembered again because another began before it, and ended after
 // it.
 func TestPurgeAmidPurge(t *testing.T) {

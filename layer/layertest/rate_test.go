@@ -590,6 +590,46 @@ func TestSweepAmidClaims(t *testing.T) {
 	}
 }
 
+// TestSweepAmidAChangeOfTheRate: a sweep judges what a group has used by the rate of the moment, also in its later
+// pages.
+func TestSweepAmidAChangeOfTheRate(t *testing.T) {
+	const groups = 201 // more than one page
+	last := layer.ReceiveOptions{Group: ptr("last")}
+	for skip := int64(0); ; skip++ {
+		e := newEnv(t, anyEngine, false)
+		e.configure(func(c *layer.Config) { require.NoError(t, c.Set("max_rate", "1/s")) })
+		for i := range groups {
+			e.enqueue(fmt.Sprintf("G%03d", i), "1")
+		}
+		for e.receive(e.q, 1) != nil {
+		}
+		e.enqueue("last", "1", "2")
+		e.clock.advance(2 * time.Second)
+		db := &beforeCommit{DB: e.raw}
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+		require.NoError(t, err)
+		db.run = func() {
+			e.configure(func(c *layer.Config) { require.NoError(t, c.Set("max_rate", "1/24h")) })
+			claims, err := e.q.Receive(e.ctx, last)
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+			require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+			e.clock.advance(2 * time.Second)
+		}
+		db.skip.Store(skip)
+		db.left.Store(1)
+		_, err = q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(t, err)
+		if db.left.Load() > 0 {
+			require.Greater(t, skip, int64(5), "all parts of the sweep")
+			break
+		}
+		claims, err := e.q.Receive(e.ctx, last)
+		require.NoError(t, err)
+		require.Empty(t, claims, "before commit %d", skip)
+	}
+}
+
 // ackAndReceive ends a claim and receives, in one transaction.
 func ackAndReceive(e *env, tx kv.Tx, given any) error {
 	if err := e.q.AckTx(e.ctx, tx, given.(*layer.Claim)); err != nil {

@@ -330,6 +330,26 @@ func TestUnreadableDeadLetter(t *testing.T) {
 	e.write(func(tx kv.Tx) { tx.Set(rows[1].Key, rows[1].Value) })
 }
 
+// TestPurgeByForceDiscardsAnUnreadableLetter: the letter counts as discarded, and nothing is left of its body.
+func TestPurgeByForceDiscardsAnUnreadableLetter(t *testing.T) {
+	for _, o := range []layer.PurgeOptions{{All: true, Force: true}, {Group: ptr("A"), Force: true}} {
+		e := newEnv(t, anyEngine, false)
+		e.bury("A", strings.Repeat("x", 300_000))
+		rows := e.rows(kv.PrefixRange(key("dead")))
+		require.Len(t, rows, 1)
+		require.NotEmpty(t, e.rows(kv.PrefixRange(key("part"))))
+		e.write(func(tx kv.Tx) { tx.Set(rows[0].Key, []byte{9}) })
+		report, err := e.q.Admin().Purge(e.ctx, o)
+		require.NoError(t, err)
+		require.Positive(t, report.Unreadable)
+		require.Empty(t, e.rows(kv.PrefixRange(key("part"))))
+		stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		require.Zero(t, stats.Dead)
+		require.EqualValues(t, 1, stats.Discarded)
+	}
+}
+
 // TestUnreadableBodyOfADeadLetter: a list of dead letters says which of them lacks a part of its body. So a program
 // that moves letters does not take it for an empty one.
 func TestUnreadableBodyOfADeadLetter(t *testing.T) {

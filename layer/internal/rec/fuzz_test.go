@@ -101,7 +101,7 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 		return r.Pack(), err
 	},
 	"purged": func(key, value []byte) ([]byte, error) {
-		n, err := UnpackPurgeNote(key, value)
+		n, err := UnpackInstant(key, value)
 		return n.Pack(), err
 	},
 	"pace": func(key, value []byte) ([]byte, error) {

@@ -186,20 +186,21 @@ func UnpackDedupEntry(key, value []byte) (DedupEntry, error) {
 	return r, d.End(key)
 }
 
-// PurgeNote is the value of the note of a purge, of a group (the key purged) or of the whole queue (in meta): when the
-// last step of the purge was, by both clocks.
-type PurgeNote struct {
+// Instant is the value of a row that says when something was, by both clocks. Two rows have it: the note of a purge, of
+// a group (the key purged) or of the whole queue (in meta), has the last step of the purge. The field eased of meta has
+// the last change that made the delay of the queue shorter.
+type Instant struct {
 	Clock int64 // by the database's version
 	AtMS  int64 // by the clock of the handle
 }
 
 // Pack returns the value: the tuple (clock, at (ms)).
-func (n PurgeNote) Pack() []byte { return tuple.Tuple{n.Clock, n.AtMS}.Pack() }
+func (n Instant) Pack() []byte { return tuple.Tuple{n.Clock, n.AtMS}.Pack() }
 
-// UnpackPurgeNote reads the note of a purge.
-func UnpackPurgeNote(key, value []byte) (PurgeNote, error) {
+// UnpackInstant reads the note of a purge, or the time of a change of the delay.
+func UnpackInstant(key, value []byte) (Instant, error) {
 	d := Decode(value)
-	n := PurgeNote{Clock: d.Int(), AtMS: d.Int()}
+	n := Instant{Clock: d.Int(), AtMS: d.Int()}
 	return n, d.End(key)
 }
 
