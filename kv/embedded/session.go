@@ -256,6 +256,9 @@ func (s *session) scan(id uint64, f fields) error {
 }
 
 func (s *session) commit(id uint64, f fields) error {
+	if id == toldStored { // the client would take the answer for another one
+		return fmt.Errorf("%w: commit %d", errFrame, id)
+	}
 	c, err := f.commit()
 	if err != nil {
 		return err
