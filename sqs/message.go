@@ -168,7 +168,11 @@ func (m stored) sent() int64 {
 	return m.Enqueued.UnixMilli()
 }
 
-func sequence(id layer.ID) string { return fmt.Sprintf("%020d", id.Index) }
+// sequence is the SequenceNumber, of 128 bits. The index alone is not unique in a group: two servers that send at the
+// same time may choose the same. Like the keys of the layer, the numbers are then in the order of the random parts.
+func sequence(id layer.ID) string {
+	return fmt.Sprintf("%020d%019d", id.Index, binary.BigEndian.Uint64(id.Random[:])>>1) // 63 bits are below 10^19
+}
 
 // keptIn are the system attributes that are kept in headers.
 var keptIn = map[string]string{"SenderId": headerSender, traceHeader: headerTrace, "MessageGroupId": headerGroup}

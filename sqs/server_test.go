@@ -376,7 +376,7 @@ func TestDeduplication(t *testing.T) {
 		a := send("g", "body", "")
 		require.Equal(e, a, send("h", "body", ""))
 		require.NotEqual(e, a["MessageId"], send("g", "body", "id")["MessageId"])
-		require.Len(e, a["SequenceNumber"], 20)
+		require.Len(e, a["SequenceNumber"], 39)
 		got := e.receive(url)
 		require.Equal(e, "body body", bodies(got))
 		require.Equal(e, "id", got[1].Attributes["MessageDeduplicationId"])
@@ -391,6 +391,35 @@ func TestDeduplication(t *testing.T) {
 		send("h", "body", "")
 		send("h", "body", "")
 		require.Equal(e, "body body", bodies(e.receive(url)))
+	})
+}
+
+// TestSequenceNumbersDiffer: two servers send to a group at the same time, so that neither sees the message of the
+// other. The messages have different SequenceNumbers, which grow in the order of delivery.
+func TestSequenceNumbersDiffer(t *testing.T) {
+	var held atomic.Bool
+	hold := func(call string) error {
+		if call == "enqueue" && held.CompareAndSwap(true, false) {
+			time.Sleep(time.Second)
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: hold} }
+	bubbleOn(t, open, Options{}, func(e *env) {
+		other, end := e.withClock(time.Now)
+		defer end()
+		url := e.create("orders.fifo")
+		other.attributes(url) // it has the queue open
+		held.Store(true)
+		var sending sync.WaitGroup
+		sending.Go(func() { e.send(url, "a", "one") })
+		synctest.Wait()
+		require.False(e, held.Load(), "the commit is under way")
+		other.send(url, "a", "two")
+		sending.Wait()
+		got := e.receive(url)
+		require.Len(e, got, 2)
+		require.Less(e, got[0].Attributes["SequenceNumber"], got[1].Attributes["SequenceNumber"])
 	})
 }
 
