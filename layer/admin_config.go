@@ -410,8 +410,8 @@ const itemsPage = 50
 // lane, too; nil = all.
 //
 // A loop may end at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its
-// place. The loop must check the error of each pair: an error is the last pair, with no item. Errors: those of Peek,
-// and ErrCorrupt.
+// place. The loop must check the error of each pair: an error is the last pair, with no item. An item that cannot be
+// read gives such an error (ErrCorrupt), behind the items before it. Errors: those of Peek.
 func (a Admin) AllItems(ctx context.Context, group string, where Template) iter.Seq2[Item, error] {
 	packed, err := a.q.keys.whereGiven(where)
 	if e := checkGroup(group); e != nil {
@@ -422,9 +422,13 @@ func (a Admin) AllItems(ctx context.Context, group string, where Template) iter.
 			give[Item](nil, wrap("items", err), yield)
 			return
 		}
-		lane := lanes.Name(group, packed)
+		lane, page := lanes.Name(group, packed), itemsPage
 		for after := (*ID)(nil); ; {
-			items, err := a.q.peek(ctx, lane, after, itemsPage)
+			items, err := a.q.peek(ctx, lane, after, page)
+			if isCorrupt(err) && page > 1 { // a smaller page may end before the item that cannot be read
+				page = halved(page, 1)
+				continue
+			}
 			if !give(items, wrap("items", err), yield) || len(items) == 0 {
 				return
 			}

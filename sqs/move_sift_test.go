@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,6 +116,28 @@ func TestMoveTaskPassesBadMessages(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestMoveTaskBeforeAnUnreadableMessage: a task moves the messages of a group before one that cannot be read. Those
+// behind it stay.
+func TestMoveTaskBeforeAnUnreadableMessage(t *testing.T) {
+	t.Parallel()
+	inBothKinds(t, func(e *env) {
+		orders, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		for _, body := range []string{"m1", "m2", strings.Repeat("y", 200_000), "m4"} {
+			e.put("dead.fifo", "orders.fifo", "g", []byte(body))
+		}
+		e.spoil("dead.fifo")
+		e.call("StartMessageMoveTask", object{"SourceArn": e.attributes(dead)["QueueArn"]})
+		time.Sleep(10 * time.Second)
+		task := e.lastTask(dead)
+		require.Equal(e, broken, task["Status"])
+		require.Equal(e, "MessageUnreadable", task["FailureReason"])
+		require.EqualValues(e, 2, task["ApproximateNumberOfMessagesMoved"])
+		require.Equal(e, "m1 m2", bodies(e.receive(orders)))
+		require.Equal(e, "2", e.attributes(dead)[counted[0]])
+		e.purgeHeads("dead.fifo")
+	})
 }
 
 func suffixOf(name string) string {

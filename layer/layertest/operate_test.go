@@ -319,6 +319,28 @@ func TestCancelCorruptItem(t *testing.T) {
 	require.Equal(t, []string{"a2"}, bodies(e.receive(e.q, 5).Items))
 }
 
+// TestItemsBeforeACorruptItem: a list of the items of a group has those before an item that cannot be read, and ends
+// with the error.
+func TestItemsBeforeACorruptItem(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	all := make([]string, 100)
+	for i := range all {
+		all[i] = fmt.Sprint(i)
+	}
+	e.enqueue("A", all...)
+	mend := e.spoil(e.rows(kv.PrefixRange(key("item")))[77].Key)
+	var listed []string
+	var failed error
+	for item, err := range e.q.Admin().AllItems(e.ctx, "A", nil) {
+		if failed = err; err == nil {
+			listed = append(listed, string(item.Body))
+		}
+	}
+	require.ErrorIs(t, failed, layer.ErrCorrupt)
+	require.Equal(t, all[:77], listed)
+	mend()
+}
+
 // TestEditNeverShowsHalf: a message is edited between bodies of different lengths, each of one letter. Each read, peek
 // or receive gets one of the bodies whole.
 func TestEditNeverShowsHalf(t *testing.T) {
