@@ -311,9 +311,12 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 		case err == nil && !after.active(), errors.Is(err, errNotOurs), ctx.Err() != nil:
 			return
 		case stays(err):
-			if s.end(ctx, t, failureReason(err)) == nil {
+			switch ended := s.end(ctx, t, failureReason(err)); {
+			case ended == nil:
 				s.options.Logger.Warn("sqs: a move task has failed, and left messages where they were",
 					"queue", t.Source, "left", left, "err", err)
+				return
+			case errors.Is(ended, errNotOurs):
 				return
 			}
 			wait = time.Second
@@ -329,7 +332,7 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 	}
 }
 
-// own reads a task in tx, and claims it for this server for taskLease.
+// own reads a task in tx, and claims it for this server for taskLease. With errNotOurs it returns the task as stored.
 func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
 	value, err := tx.Get(s.taskKey(t)).Wait(ctx)
 	if err != nil {
@@ -345,9 +348,12 @@ func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
 
 // end stores that a task has failed.
 func (s *Server) end(ctx context.Context, t task, reason string) error {
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "end a move"}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "end a move"}, func(tx kv.Tx, a kv.Attempt) error {
 		now, err := s.own(ctx, tx, t)
-		if err != nil {
+		switch {
+		case a.MaybeCommitted && errors.Is(err, errNotOurs) && now.Status == broken && now.Runner == s.id:
+			return nil // an earlier attempt has stored it
+		case err != nil:
 			return err
 		}
 		now.Status, now.Reason = broken, reason

@@ -226,3 +226,34 @@ func TestNoVisibilityAtAll(t *testing.T) {
 		require.Equal(e, "2 visible, 1 in flight", e.numbers(url))
 	})
 }
+
+// TestTaskThatEndsUnknown: a server leaves a move task that has failed, and logs the reason, also if the answer to the
+// commit that ends the task was lost.
+func TestTaskThatEndsUnknown(t *testing.T) {
+	var log logText
+	var lost atomic.Bool
+	loses := func(call string) error {
+		if call == "end a move" && lost.CompareAndSwap(false, true) {
+			return &kv.Error{Code: kv.CodeCommitUnknownResult}
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), lost: loses} }
+	bubbleOn(t, open, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		_, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		for i := range 10 {
+			e.put("dead.fifo", "orders.fifo", fmt.Sprint(i), []byte("x"))
+		}
+		e.call("StartMessageMoveTask",
+			object{"SourceArn": e.s.arn("dead.fifo"), "MaxNumberOfMessagesPerSecond": 1})
+		time.Sleep(2 * time.Second)
+		e.call("DeleteQueue", object{"QueueUrl": dead})
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.True(e, lost.Load())
+		require.Contains(e, log.String(), "a move task has failed")
+		e.s.mu.Lock()
+		defer e.s.mu.Unlock()
+		require.Empty(e, e.s.working)
+	})
+}
