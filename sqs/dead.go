@@ -32,11 +32,12 @@ const (
 // client that receives there after its own use of the source queue sees no delay. If there are many dead letters, the
 // receive moves some of them, and the server moves the rest in the background.
 
-// moveAllDead moves the dead letters of the queues in use.
+// moveAllDead moves the dead letters of the queues in use. A queue with many of them lets the others go on after a
+// while, and the next call moves more of them.
 func (s *Server) moveAllDead(ctx context.Context) error {
 	var failed []error
 	for _, name := range s.inUse() {
-		_, err := s.moveDead(ctx, name, time.Time{})
+		_, err := s.moveDead(ctx, name, time.Now().Add(deadEvery))
 		failed = append(failed, err)
 	}
 	return errors.Join(failed...)
@@ -83,10 +84,22 @@ func (s *Server) moveRest(sources []string) {
 // isOver reports whether a time has come. The zero time never comes.
 func isOver(until time.Time) bool { return !until.IsZero() && !time.Now().Before(until) }
 
-// moveSource is moveDead for a request. If dead letters cannot be moved, the log says so, and the request goes on. The
-// error is that of ctx.
+// within returns ctx with an end at the time; the zero time is no end. Lists of dead letters need it: they have batch
+// priority, and a cluster under load may serve none of them for long.
+func within(ctx context.Context, until time.Time) (context.Context, context.CancelFunc) {
+	if until.IsZero() {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, until)
+}
+
+// moveSource is moveDead for a request. Without a limit it moves all dead letters that can be moved, though another
+// server moves some of them at the same time. If dead letters cannot be moved, the log says so, and the request goes
+// on. The error is that of ctx.
 func (s *Server) moveSource(ctx context.Context, source string, until time.Time) (more bool, err error) {
-	more, err = s.moveDead(ctx, source, until)
+	for again := true; again; again = more && until.IsZero() {
+		more, err = s.moveDead(ctx, source, until)
+	}
 	if err == nil || ctx.Err() != nil {
 		return more, err
 	}
@@ -152,9 +165,14 @@ func (s *Server) moveDead(ctx context.Context, source string, until time.Time) (
 		if ignoreNoQueue(err) != nil {
 			return false, err
 		}
-		has, failed := from.hasDead(ctx)
+		wait, cancel := within(ctx, until)
+		defer cancel()
+		has, failed := from.hasDead(wait)
 		if has {
 			s.tellStay(from, err)
+		}
+		if failed != nil && wait.Err() != nil && ctx.Err() == nil {
+			return true, nil
 		}
 		return false, failed
 	}
@@ -249,12 +267,8 @@ type deadMove struct {
 // moveLetters moves the letters of the queue, page after page, and returns when it began. If another goroutine of the
 // server moves letters of the queue, it waits for the end of that: two moves would only be in each other's way.
 func (m *deadMove) moveLetters(ctx context.Context) (begun time.Time, err error) {
-	wait := ctx
-	if !m.until.IsZero() {
-		limited, cancel := context.WithDeadline(ctx, m.until)
-		defer cancel()
-		wait = limited
-	}
+	wait, cancel := within(ctx, m.until)
+	defer cancel()
 	select {
 	case m.from.opened.moving <- struct{}{}:
 		defer func() { <-m.from.opened.moving }()
@@ -265,7 +279,11 @@ func (m *deadMove) moveLetters(ctx context.Context) (begun time.Time, err error)
 	begun = time.Now()
 	for page := (layer.DeadPage{}); ; {
 		o := layer.DeadOptions{After: page.Next, Limit: deadPage, Bodies: true}
-		if page, err = m.from.Admin().DeadLetters(ctx, o); err == nil {
+		page, err = m.from.Admin().DeadLetters(wait, o)
+		if m.more = err != nil && wait.Err() != nil && ctx.Err() == nil; m.more {
+			return begun, nil
+		}
+		if err == nil {
 			err = m.move(ctx, page.Letters)
 		}
 		if err != nil || m.more || page.Next == nil {

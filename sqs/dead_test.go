@@ -457,39 +457,61 @@ func TestAllLettersBeforeTheQueueGoes(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		const n = 200
 		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
-		for i := range n {
-			e.send(url, fmt.Sprint(i), fmt.Sprint(i))
-		}
-		time.Sleep(5 * time.Second) // the queue is in use no more
-		e.setAside("orders.fifo")
-		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
-		require.NoError(e, err)
-		slow := &env{T: e.T, db: e.db, s: NewServer(slowDB{e.db, 50 * time.Millisecond}, e.s.options)}
-		taken := 0
-		var deleted atomic.Bool
-		var operator sync.WaitGroup
-		operator.Go(func() {
-			for {
-				time.Sleep(137 * time.Millisecond) // the server reads a page, and moves it 50 ms later
-				page, err := q.Admin().DeadLetters(e.Context(), layer.DeadOptions{Limit: 1})
-				if deleted.Load() || !assert.NoError(e, err) || len(page.Letters) == 0 {
-					return
-				}
-				report, err := q.Admin().Discard(e.Context(), layer.DeadFilter{IDs: []layer.ID{page.Letters[0].ID}},
-					layer.DiscardOptions{})
-				assert.NoError(e, err)
-				taken += int(report.Done)
-			}
+		taken := e.besideAnOperator(url, n, func(slow *env) {
+			slow.call("DeleteQueue", object{"QueueUrl": url})
 		})
-		slow.call("DeleteQueue", object{"QueueUrl": url})
-		deleted.Store(true)
-		operator.Wait()
-		require.NoError(e, errors.Join(q.Close(e.Context()), slow.s.Close(e.Context())))
 		require.Equal(e, fmt.Sprint(n-taken, " visible, 0 in flight"), e.numbers(dead))
-		require.Positive(e, taken)
-		require.Less(e, taken, n)
 		time.Sleep(5 * time.Second) // until the queue is dropped
 	})
+}
+
+// TestTaskCountsAllLetters: a move task counts all dead letters of its source queues, because they are moved before it
+// begins, though others, here an operator, take some of them away at the same time.
+func TestTaskCountsAllLetters(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const n = 200
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		taken := e.besideAnOperator(url, n, func(slow *env) {
+			slow.call("StartMessageMoveTask", object{"SourceArn": e.s.arn("dead.fifo")})
+		})
+		require.EqualValues(e, n-taken, e.lastTask(dead)["ApproximateNumberOfMessagesToMove"])
+	})
+}
+
+// besideAnOperator sets n messages of orders.fifo aside, and has a slow server do something while an operator discards
+// dead letters of the queue, one at a time. It returns how many letters the operator has taken.
+func (e *env) besideAnOperator(url string, n int, do func(slow *env)) (taken int) {
+	e.Helper()
+	for i := range n {
+		e.send(url, fmt.Sprint(i), fmt.Sprint(i))
+	}
+	time.Sleep(5 * time.Second) // the queue is in use no more
+	e.setAside("orders.fifo")
+	q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
+	require.NoError(e, err)
+	slow := &env{T: e.T, db: e.db, s: NewServer(slowDB{e.db, 50 * time.Millisecond}, e.s.options)}
+	var done atomic.Bool
+	var operator sync.WaitGroup
+	operator.Go(func() {
+		for {
+			time.Sleep(137 * time.Millisecond) // the server reads a page, and moves it 50 ms later
+			page, err := q.Admin().DeadLetters(e.Context(), layer.DeadOptions{Limit: 1})
+			if done.Load() || !assert.NoError(e, err) || len(page.Letters) == 0 {
+				return
+			}
+			report, err := q.Admin().Discard(e.Context(), layer.DeadFilter{IDs: []layer.ID{page.Letters[0].ID}},
+				layer.DiscardOptions{})
+			assert.NoError(e, err)
+			taken += int(report.Done)
+		}
+	})
+	do(slow)
+	done.Store(true)
+	operator.Wait()
+	require.NoError(e, errors.Join(q.Close(e.Context()), slow.s.Close(e.Context())))
+	require.Positive(e, taken)
+	require.Less(e, taken, n)
+	return taken
 }
 
 // TestDeleteThatCannotMove: a queue is not deleted while the database does not let its dead letters be moved. A queue
@@ -584,19 +606,8 @@ func TestReceiveBeforeTheMoveEnds(t *testing.T) {
 		_, dead := e.withDead("first", "dead", 1)
 		e.withDead("second", "dead", 1)
 		require.NoError(e, e.s.Close(e.Context())) // or it could move dead letters before the test begins
-		for name, n := range map[string]int{"first": many, "second": few} {
-			q, err := layer.Open(e.Context(), e.db, nil, name, layer.Options{})
-			require.NoError(e, err)
-			for batch := range slices.Chunk(make([]layer.Message, n), layer.MaxBatch) {
-				for i := range batch {
-					batch[i] = layer.Message{Alone: true, Body: []byte(fmt.Sprint(i))}
-				}
-				_, err := q.Enqueue(e.Context(), batch...)
-				require.NoError(e, err)
-			}
-			require.NoError(e, q.Close(e.Context()))
-			e.setAside(name)
-		}
+		e.bury("first", many)
+		e.bury("second", few)
 		for _, wait := range []int{0, 1} {
 			e.s = NewServer(slowDB{e.db, 50 * time.Millisecond}, Options{})
 			begun := time.Now()
@@ -610,6 +621,73 @@ func TestReceiveBeforeTheMoveEnds(t *testing.T) {
 		e.receive(dead)
 		time.Sleep(time.Minute)
 		require.Equal(e, fmt.Sprint(many+few, " visible, 0 in flight"), e.numbers(dead))
+	})
+}
+
+// bury makes n dead letters of a standard queue, as a Go program may.
+func (e *env) bury(name string, n int) {
+	e.Helper()
+	q, err := layer.Open(e.Context(), e.db, nil, name, layer.Options{})
+	require.NoError(e, err)
+	for batch := range slices.Chunk(make([]layer.Message, n), layer.MaxBatch) {
+		for i := range batch {
+			batch[i] = layer.Message{Alone: true, Body: []byte(fmt.Sprint(i))}
+		}
+		_, err := q.Enqueue(e.Context(), batch...)
+		require.NoError(e, err)
+	}
+	require.NoError(e, q.Close(e.Context()))
+	e.setAside(name)
+}
+
+// TestManyLettersDelayNoOthers: many dead letters of one queue do not delay those of another queue in use until all of
+// them are moved. The server moves some of each queue in turn.
+func TestManyLettersDelayNoOthers(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const many = 2000
+		e.withDead("first", "dead", 1)
+		e.withDead("second", "dead", 1)
+		require.NoError(e, e.s.Close(e.Context())) // or it could move dead letters before the test begins
+		e.bury("first", many)
+		e.bury("second", many)
+		e.s = NewServer(slowDB{e.db, 100 * time.Millisecond}, Options{})
+		e.receive("first")
+		e.receive("second")
+		time.Sleep(6 * time.Second) // all of one take 8
+		for _, name := range []string{"first", "second"} {
+			left := len(e.letters(name))
+			require.Less(e, left, many, name)
+			require.Positive(e, left, name)
+		}
+	})
+}
+
+// TestReceiveWithoutBatchPriority: a receive from a dead letter queue, and a request for its counts, are answered while
+// the database serves no transaction of batch priority. The dead letters of the source queue come after that.
+func TestReceiveWithoutBatchPriority(t *testing.T) {
+	var throttled atomic.Bool
+	open := func(t *testing.T) kv.DB {
+		return failingDB{DB: inMemory(t), fails: func(of string) error {
+			if of == "job" && throttled.Load() {
+				return &kv.Error{Code: kv.CodeBatchThrottled}
+			}
+			return nil
+		}}
+	}
+	bubbleOn(t, open, Options{}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.send(url, "a", "a1")
+		e.send(dead, "b", "b1")
+		time.Sleep(5 * time.Second) // the queue is in use no more
+		e.setAside("orders.fifo")
+		throttled.Store(true)
+		time.AfterFunc(time.Minute, func() { throttled.Store(false) })
+		begun := time.Now()
+		require.Equal(e, "b1", bodies(e.receive(dead)))
+		require.Equal(e, "0 visible, 1 in flight", e.numbers(dead))
+		require.Less(e, time.Since(begun), 2*time.Second)
+		time.Sleep(2 * time.Minute)
+		require.ElementsMatch(e, []string{"a1", "b1"}, bodiesOf(e.receive(dead)))
 	})
 }
 

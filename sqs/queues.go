@@ -429,8 +429,8 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		}
 	}
 	removes := q.record.deadLetterQueue() != "" && wanted.deadLetterQueue() == ""
-	for more := removes; more; { // no later request would move its dead letters
-		if more, err = s.moveSource(ctx, q.Name(), time.Time{}); err != nil {
+	if removes { // no later request would move its dead letters
+		if _, err := s.moveSource(ctx, q.Name(), time.Time{}); err != nil {
 			return err
 		}
 	}
