@@ -63,7 +63,7 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	if q := s.use(name, func(o *opened) bool { return time.Since(o.read) < freshFor }); q != nil {
 		return q, nil
 	}
-	now := time.Now()
+	now, changes := time.Now(), s.changes.Load()
 	r, dead, err := s.look(ctx, name)
 	if err != nil {
 		return nil, err
@@ -74,12 +74,13 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	}
 	q := s.use(name, func(o *opened) bool {
 		same := o.record.ID == r.ID && !r.Behind
-		if same {
+		if same && now.After(o.read) && s.changes.Load() == changes { // else there may be a newer one
 			o.record, o.dead, o.read = r, dead, now
 		}
 		return same
 	})
 	if q != nil {
+		q.record, q.dead = r, dead // also if o has not kept them
 		return q, nil
 	}
 	handle, err := s.handle(ctx, name, r)
@@ -90,6 +91,9 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	defer s.mu.Unlock()
 	s.forgetLocked(name)
 	o := &opened{handle: handle, record: r, dead: dead, read: now, used: now, moving: make(chan struct{}, 1)}
+	if s.changes.Load() != changes {
+		o.read = time.Time{}
+	}
 	s.queues[name] = o
 	return s.useLocked(o), nil // in use before closeIdle sees the queue, which would take it for idle
 }
@@ -165,10 +169,15 @@ func (q *queue) dedupInGroup() bool { return q.Config().DedupInGroup }
 // perItem reports whether each message in flight has a visibility timeout of its own.
 func (q *queue) perItem() bool { return q.Config().LeasePerItem }
 
-// outdate makes the next request read the record of a queue again.
+// outdate makes the next request read the record of a queue again; "" = of none. A request that is reading the record
+// now does not keep it for others.
 func (s *Server) outdate(name string) {
+	if name == "" {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.changes.Add(1)
 	if o := s.queues[name]; o != nil {
 		o.read = time.Time{}
 	}

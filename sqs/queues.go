@@ -152,6 +152,7 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	if err != nil {
 		return err
 	}
+	s.outdate(name)
 	s.forget(name)
 	s.dropLater(name, deleted)
 	if left > 0 {

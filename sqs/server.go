@@ -82,6 +82,8 @@ type Server struct {
 	// troubles says to the log that the database keeps the server waiting.
 	troubles kv.Troubles
 
+	changes atomic.Int64 // of records by this server: the calls of outdate
+
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
 	told   map[string]string  // by isNews; guarded by mu

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -195,4 +196,39 @@ func TestSameInAnotherForm(t *testing.T) {
 			require.Equal(e, "QueueNameExists", code, name)
 		}
 	})
+}
+
+// TestChangeBesideARead: a change of a queue's attributes applies at once on the server that has made it. It does so
+// though another request of that server has read the old attributes, and ends later.
+func TestChangeBesideARead(t *testing.T) {
+	for name, open := range map[string]bool{"open": true, "not open": false} {
+		t.Run(name, func(t *testing.T) {
+			var held atomic.Int64 // which commit of those that open a queue
+			hold := func(call string) error {
+				if call == "open" && held.Add(-1) == 0 {
+					time.Sleep(freshFor / 2)
+				}
+				return nil
+			}
+			bubbleOn(t, func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: hold} }, Options{},
+				func(e *env) {
+					url := e.create("jobs", visibilityTimeout, "5")
+					time.Sleep(2 * freshFor)
+					held.Store(1) // of the read of the attributes
+					if !open {
+						e.s.forget("jobs")
+						held.Store(2) // after that read
+					}
+					var reading sync.WaitGroup
+					reading.Go(func() { e.attributes(url) })
+					synctest.Wait()
+					require.LessOrEqual(e, held.Load(), int64(0), "the request is under way")
+					e.call("SetQueueAttributes",
+						object{"QueueUrl": url, "Attributes": object{visibilityTimeout: "7"}})
+					require.Equal(e, "7", e.attributes(url)[visibilityTimeout])
+					reading.Wait()
+					require.Equal(e, "7", e.attributes(url)[visibilityTimeout])
+				})
+		})
+	}
 }
