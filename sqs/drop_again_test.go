@@ -2,7 +2,10 @@ package sqs
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +39,52 @@ func TestRecreatedQueueIsNotDropped(t *testing.T) {
 		require.Equal(e, "3", e.attributes(last)["ApproximateNumberOfMessages"])
 		require.Len(e, e.receive(last), 3)
 	})
+}
+
+// TestQueueIsMadeBesideItsDrop: a server that is slow makes the layer's queue of a queue that another server has deleted
+// and dropped since. The layer's queue is dropped again. The name is free after a minute.
+func TestQueueIsMadeBesideItsDrop(t *testing.T) {
+	for _, late := range []time.Duration{5 * time.Second, 3 * time.Minute} { // the name is free again by then
+		var held atomic.Int64 // which transaction of those that open a queue
+		hold := func(call string) {
+			if call == "open" && held.Add(-1) == 0 {
+				time.Sleep(late)
+			}
+		}
+		bubble(t, Options{}, func(e *env) {
+			db := waitingDB{e.db, hold}
+			slow := &env{T: e.T, db: db, s: NewServer(db, e.s.options)}
+			defer func() { require.NoError(e, slow.s.Close(e.Context())) }()
+			url := e.create("jobs")
+			time.Sleep(time.Second) // the first sweeps of the servers have ended
+			held.Store(2)           // after that of the record
+			var asking sync.WaitGroup
+			asking.Go(func() {
+				code, _ := slow.refused("GetQueueAttributes", object{"QueueUrl": url})
+				require.Equal(e, "QueueDoesNotExist", code)
+			})
+			synctest.Wait()
+			require.Zero(e, held.Load(), "it has read the record")
+			e.call("DeleteQueue", object{"QueueUrl": url})
+			asking.Wait()
+			time.Sleep(nameFreeAfter + 3*tidyEvery)
+			names, err := layer.Queues(e.Context(), e.db, nil)
+			require.NoError(e, err)
+			require.Empty(e, names)
+			e.create("jobs")
+		})
+	}
+}
+
+// waitingDB calls a function before each transaction.
+type waitingDB struct {
+	kv.DB
+	before func(call string)
+}
+
+func (d waitingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	d.before(o.Call)
+	return d.DB.Begin(o)
 }
 
 // TestDroppedQueueIsMadeAgain: an operator drops the layer's queue of a queue that clients use. The server makes it

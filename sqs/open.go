@@ -7,6 +7,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -245,11 +247,43 @@ func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queu
 		o.Config.Shards = tenantShards
 	}
 	o.Config.LeasePerItem = r.leasePerItem()
-	handle, _, err := layer.Ensure(ctx, s.db, s.options.Prefix, name, o)
+	handle, err := layer.Open(ctx, s.db, s.options.Prefix, name, o)
+	if errors.Is(err, layer.ErrNoQueue) {
+		handle, err = s.ensure(ctx, name, r, o)
+	}
 	if err != nil || !r.Behind {
 		return handle, err
 	}
 	if err := s.conform(ctx, handle, r); err != nil {
+		return nil, errors.Join(err, handle.Close(ctx))
+	}
+	return handle, nil
+}
+
+// ensure makes the layer's queue of a record. Since the record was read, another server may have deleted the queue and
+// dropped it. Then the record must say that the queue was deleted just now, so that a server drops it again.
+func (s *Server) ensure(ctx context.Context, name string, r record, o layer.Options) (*layer.Queue, error) {
+	handle, _, err := layer.Ensure(ctx, s.db, s.options.Prefix, name, o)
+	if err != nil {
+		return nil, err
+	}
+	gone := false
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "create"}, func(tx kv.Tx, _ kv.Attempt) error {
+		now, err := s.readRecord(ctx, tx, name)
+		if gone = !now.live(); err != nil || !gone {
+			return err
+		}
+		deleted := now
+		if now.ID == uuid.Nil { // the name is free again
+			deleted = r
+		}
+		deleted.Deleted, deleted.Cleared = s.options.Now().UnixMilli(), false
+		return s.writeRecord(tx, name, now, deleted)
+	})
+	if err == nil && gone {
+		err = noQueue()
+	}
+	if err != nil {
 		return nil, errors.Join(err, handle.Close(ctx))
 	}
 	return handle, nil

@@ -226,7 +226,7 @@ func (s *Server) dropLater(name string, deleted record) {
 func (s *Server) drop(ctx context.Context, name string, deleted record) error {
 	same := func(ctx context.Context, tx kv.Tx) (record, error) {
 		r, err := s.readRecord(ctx, tx, name)
-		if err == nil && (r.ID != deleted.ID || r.live()) {
+		if err == nil && (r.ID != deleted.ID || r.Deleted != deleted.Deleted) {
 			err = errAgain
 		}
 		return r, err
