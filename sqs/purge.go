@@ -91,11 +91,15 @@ func (s *Server) purge(ctx context.Context, name string, asked record, age time.
 	defer cancel()
 	stuck := time.AfterFunc(nameFreeAfter-age, cancel)
 	defer stuck.Stop()
+	s.outdate(name) // the handle that is open may be that of an earlier queue of the name
 	q, err := s.open(ctx, name)
 	if err != nil {
 		return ignoreNoQueue(err)
 	}
 	defer q.release()
+	if q.record.ID != asked.ID {
+		return nil // deleted, and created again
+	}
 	o := layer.PurgeOptions{
 		All: true, Force: true, Progress: func(layer.PurgeReport) { stuck.Reset(nameFreeAfter) },
 	}

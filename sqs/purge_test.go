@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -169,5 +170,19 @@ func TestPurgeOfAWrongClockEndsInAMinute(t *testing.T) {
 		e.send(url, "", "b")
 		time.Sleep(10 * time.Minute)
 		require.Equal(e, "2", e.attributes(url)["ApproximateNumberOfMessages"])
+	})
+}
+
+// TestPurgeOfAnEarlierQueue: a purge that was asked for of a deleted queue leaves the messages of the next queue of its
+// name.
+func TestPurgeOfAnEarlierQueue(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs")
+		e.send(url, "", "a")
+		asked, _, err := e.s.look(e.Context(), "jobs")
+		require.NoError(e, err)
+		asked.ID = uuid.New()
+		require.NoError(e, e.s.purge(e.Context(), "jobs", asked, 0))
+		require.Equal(e, "1 visible, 0 in flight", e.numbers(url))
 	})
 }
