@@ -25,19 +25,24 @@ const (
 	answerPart = 128 << 10 // bytes
 )
 
-// reserve takes memory for the answer of a request.
-func (s *Server) reserve(ctx context.Context, c *call, size int64) (err error) {
-	c.room, err = s.answers.take(ctx, &share{address: c.address, size: size, deadline: c.writable, whole: true})
+// reserve takes memory for the answer of a request. It calls short, if that is not nil, before it waits for memory.
+func (s *Server) reserve(ctx context.Context, c *call, size int64, short func()) (err error) {
+	c.room, err = s.answers.take(ctx, &share{
+		address: c.address, size: size, deadline: c.writable, whole: true, short: short,
+	})
 	return err
 }
 
-// receiveNow receives without a wait. It takes memory before it reads messages, and keeps as much as they need.
-func (s *Server) receiveNow(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
+// receiveNow receives without a wait for messages. It takes memory before it reads them, and keeps as much as they
+// need. short is as for reserve.
+func (s *Server) receiveNow(
+	ctx context.Context, c *call, q *queue, o layer.ReceiveOptions, short func(),
+) ([]*layer.Claim, error) {
 	o.Wait, o.MaxBytes = 0, min(o.Max*leastAnswer, receiveBytes)
 	if s.answers.scarce() {
 		o.MaxBytes = leastAnswer
 	}
-	if err := s.reserve(ctx, c, making*int64(o.MaxBytes)); err != nil {
+	if err := s.reserve(ctx, c, making*int64(o.MaxBytes), short); err != nil {
 		return nil, err
 	}
 	claims, err := q.Receive(ctx, o)
@@ -51,14 +56,16 @@ func (s *Server) receiveNow(ctx context.Context, c *call, q *queue, o layer.Rece
 }
 
 // receiveLater receives when a message comes. It has no memory while it waits, so it takes few bytes. If there is no
-// memory for them then, it returns the messages to the queue.
-func (s *Server) receiveLater(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
+// memory for them then, it returns the messages to the queue. short is as for reserve.
+func (s *Server) receiveLater(
+	ctx context.Context, c *call, q *queue, o layer.ReceiveOptions, short func(),
+) ([]*layer.Claim, error) {
 	o.MaxBytes = waitBytes
 	claims, err := q.Receive(ctx, o)
 	if err != nil || len(claims) == 0 {
 		return claims, err
 	}
-	if err = s.reserve(ctx, c, making*bodyBytes(claims)); err == nil {
+	if err = s.reserve(ctx, c, making*bodyBytes(claims), short); err == nil {
 		return claims, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -148,7 +155,7 @@ func (s *Server) reserveText(ctx context.Context, c *call, body []byte) error {
 	case c.room != nil:
 		c.room.resize(int64(cap(body)))
 	case len(body) > freeBody:
-		if err := s.reserve(ctx, c, int64(cap(body))); changesNothing(c.action) {
+		if err := s.reserve(ctx, c, int64(cap(body)), nil); changesNothing(c.action) {
 			return err
 		}
 	}

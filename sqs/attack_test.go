@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/aws/smithy-go/aws-http-auth/credentials"
@@ -752,6 +753,34 @@ func TestNoMemoryIsNoReceive(t *testing.T) {
 		require.Equal(e, "a1", bodies(got))
 		require.Equal(e, "1", counts(got))
 		require.Empty(e, e.receive(dead))
+	})
+}
+
+// TestPollWithoutMemoryHoldsUpNone: a long poll for whose answer there is no memory holds up no long poll of another
+// client. When there is memory the poll goes on.
+func TestPollWithoutMemoryHoldsUpNone(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs")
+		poll := func(address string) string {
+			r := post("ReceiveMessage", object{"QueueUrl": url, "WaitTimeSeconds": 20})
+			r.RemoteAddr = address + ":1"
+			_, _, body := e.do(r)
+			return body
+		}
+		taken, err := e.s.answers.take(e.Context(), &share{address: "192.0.2.1", size: answerMemory / 2, whole: true})
+		require.NoError(e, err)
+		var waiting sync.WaitGroup
+		waiting.Go(func() { require.Contains(e, poll("192.0.2.1"), "second") })
+		synctest.Wait()
+		e.send(url, "", "first")
+		begun := time.Now()
+		require.Contains(e, poll("192.0.2.2"), "first")
+		require.Less(e, time.Since(begun), time.Second)
+		taken.release()
+		synctest.Wait()
+		e.send(url, "", "second")
+		waiting.Wait()
+		require.Less(e, time.Since(begun), 2*time.Second)
 	})
 }
 

@@ -162,6 +162,7 @@ type share struct {
 	size     int64 // bytes
 	granted  chan struct{}
 	deadline func(t time.Time) // of reading the body, or of writing the answer
+	short    func()            // called if the memory is not there at once; may be nil
 
 	begun   time.Time // of reading the body, or of writing a part of the answer; guarded by of.mu
 	whole   bool      // it is neither read nor written, and does not give way; guarded by of.mu
@@ -175,6 +176,14 @@ func (m *memory) take(ctx context.Context, h *share) (*share, error) {
 	m.waiting = append(m.waiting, h)
 	m.grant()
 	m.mu.Unlock()
+	select {
+	case <-h.granted:
+		return h, nil
+	default:
+		if h.short != nil {
+			h.short()
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, memoryIn, busy())
 	defer cancel()
 	again := time.NewTicker(patience / 20)

@@ -10,7 +10,8 @@ import (
 // line keeps most of a queue's long polls away from the database. While one poll waits in the database, no message is
 // ready, and the other polls wait in the line. If that poll has got messages, there may be more, and two others follow
 // it. If its time is over, one follows. The newest polls go first, because they can wait the longest. So many polls of
-// 20 s cost as little as one.
+// 20 s cost as little as one. A poll that has to wait for memory of its answer leaves the line: the others may be of
+// clients that have memory.
 type line struct {
 	mu      sync.Mutex
 	ahead   int             // polls that wait or look in the database; guarded by mu

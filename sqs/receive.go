@@ -164,10 +164,10 @@ func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.Receive
 		return nil, err
 	}
 	if o.Wait = max(0, time.Until(until)); o.Wait == 0 {
-		return s.receiveNow(ctx, c, q, o)
+		return s.receiveNow(ctx, c, q, o, nil)
 	}
 	if o.ReceiveID != "" { // a repetition already has its messages, so it does not wait in line
-		if claims, err := s.receiveNow(ctx, c, q, o); err != nil || len(claims) > 0 {
+		if claims, err := s.receiveNow(ctx, c, q, o, nil); err != nil || len(claims) > 0 {
 			return claims, err
 		}
 	}
@@ -175,14 +175,31 @@ func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.Receive
 	defer end()
 	defer context.AfterFunc(s.stopped, end)()
 	defer context.AfterFunc(c.client, end)()
-	if !q.opened.line.enter(waiting, until) {
+	line, ahead, found := &q.opened.line, false, false
+	enter := func() bool {
+		ahead = ahead || line.enter(waiting, until)
+		return ahead
+	}
+	leave := func() {
+		if ahead {
+			ahead = false
+			line.leave(found)
+		}
+	}
+	if !enter() {
 		return nil, context.Cause(c.client) // nil if its time is over, or the server is stopped
 	}
-	claims, err := s.receiveNow(waiting, c, q, o)
-	if o.Wait = time.Until(until); err == nil && len(claims) == 0 && o.Wait > 0 {
-		claims, err = s.receiveLater(waiting, c, q, o)
+	defer leave() // also if the database panics
+	claims, err := s.receiveNow(waiting, c, q, o, leave)
+	if err == nil && len(claims) == 0 {
+		if !enter() { // it has left the line, to wait for memory
+			return nil, context.Cause(c.client)
+		}
+		if o.Wait = time.Until(until); o.Wait > 0 {
+			claims, err = s.receiveLater(waiting, c, q, o, leave)
+		}
 	}
-	q.opened.line.leave(len(claims) > 0)
+	found = len(claims) > 0
 	if err != nil && s.stopped.Err() != nil && c.client.Err() == nil {
 		return nil, nil
 	}
