@@ -57,9 +57,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	r = r.WithContext(kv.WithTrouble(r.Context(), s.troubles.Note))
 	begun := time.Now()
-	answer, err := s.answer(w, r, c)
 	defer func() { c.memory.release(); c.room.release() }() // when the answer is sent
-	if err != nil && !c.reading {                           // the rest of the body is discarded, without a wait for it
+	answer, err := s.answer(w, r, c)
+	if err != nil && !c.reading { // the rest of the body is discarded, without a wait for it
 		_ = http.NewResponseController(w).SetReadDeadline(begun.Add(refusedIn))
 	}
 	if err != nil && errors.Is(err, context.Canceled) && r.Context().Err() != nil {

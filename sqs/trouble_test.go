@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -255,5 +256,36 @@ func TestTaskThatEndsUnknown(t *testing.T) {
 		e.s.mu.Lock()
 		defer e.s.mu.Unlock()
 		require.Empty(e, e.s.working)
+	})
+}
+
+// TestDatabaseThatPanics: a request whose transaction panics, as in the database of a program, keeps neither memory nor
+// the line of the long polls: the next long poll gets its message.
+func TestDatabaseThatPanics(t *testing.T) {
+	var of atomic.Pointer[string] // the transaction
+	panics := func(call string) error {
+		if at := of.Load(); at != nil && *at == call {
+			of.Store(nil)
+			panic("test")
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: panics} }
+	bubbleOn(t, open, Options{}, func(e *env) {
+		url := e.create("jobs")
+		poll := post("ReceiveMessage", object{"QueueUrl": url, "WaitTimeSeconds": 20})
+		large := post("SendMessage", object{"QueueUrl": url, "MessageBody": strings.Repeat("b", 1<<20)})
+		for call, r := range map[string]*http.Request{"receive": poll, "enqueue": large} {
+			of.Store(&call)
+			require.PanicsWithValue(e, "test", func() { e.do(r) }, call)
+			for _, m := range []*memory{&e.s.memory, &e.s.answers} {
+				m.mu.Lock()
+				total := m.total
+				m.mu.Unlock()
+				require.Zero(e, total, call)
+			}
+		}
+		e.send(url, "", "a")
+		require.Equal(e, "a", bodies(e.receive(url, "WaitTimeSeconds", 20)))
 	})
 }
