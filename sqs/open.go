@@ -210,15 +210,22 @@ func (s *Server) forgetLost(err error, names ...string) {
 	}
 }
 
-// closeUnused closes a forgotten handle (gone) if no request uses it. The caller must hold s.mu.
+// closeUnused closes a forgotten handle (gone) if no request uses it, in a goroutine that Close waits for. The caller
+// must hold s.mu.
 func (s *Server) closeUnused(o *opened) {
 	if !o.gone || o.users > 0 {
 		return
 	}
+	closed := make(chan struct{})
+	s.closing[o] = closed
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		_ = o.handle.Close(ctx) // the queue may be gone; a sweep clears the rest
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.closing, o)
+		close(closed)
 	}()
 }
 

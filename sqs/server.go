@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -87,6 +88,9 @@ type Server struct {
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
 	told   map[string]string  // by isNews; guarded by mu
+	// closing has the forgotten queues whose handles are being closed. Their channels are closed after the handles;
+	// guarded by mu.
+	closing map[*opened]chan struct{}
 	// working has the ids of the move tasks and purges that this server runs; guarded by mu.
 	working map[string]bool
 }
@@ -117,7 +121,7 @@ func NewServer(db kv.DB, o Options) *Server {
 		memory:  memory{most: bodyMemory, taken: make(map[string]int64)},
 		answers: memory{most: answerMemory, taken: make(map[string]int64)},
 		queues:  make(map[string]*opened), working: make(map[string]bool),
-		told: make(map[string]string),
+		told: make(map[string]string), closing: make(map[*opened]chan struct{}),
 	}
 	if u, err := url.Parse(o.URL); err == nil {
 		s.host, s.root = hosts.Name(u.Host), strings.TrimRight(u.Path, "/")
@@ -219,7 +223,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.Stop()
 	s.work.Wait()
 	s.mu.Lock()
-	open := slices.Collect(maps.Values(s.queues))
+	open, forgotten := slices.Collect(maps.Values(s.queues)), slices.Collect(maps.Values(s.closing))
 	clear(s.queues)
 	s.mu.Unlock()
 	failed := make([]error, len(open))
@@ -228,6 +232,13 @@ func (s *Server) Close(ctx context.Context) error {
 		closing.Go(func() { failed[i] = q.handle.Close(ctx) })
 	}
 	closing.Wait()
+	for _, closed := range forgotten {
+		select {
+		case <-closed:
+		case <-ctx.Done():
+			return errors.Join(append(failed, fmt.Errorf("sqs: close: %w", context.Cause(ctx)))...)
+		}
+	}
 	return errors.Join(failed...)
 }
 

@@ -289,3 +289,35 @@ func TestDatabaseThatPanics(t *testing.T) {
 		require.Equal(e, "a", bodies(e.receive(url, "WaitTimeSeconds", 20)))
 	})
 }
+
+// TestCloseWaitsForForgottenQueues: Close waits until the handle of a deleted queue is closed, too, because a program
+// then closes the database.
+func TestCloseWaitsForForgottenQueues(t *testing.T) {
+	var slow, closed atomic.Bool
+	var late atomic.Int64 // commits after Close
+	slows := func(string) error {
+		if slow.Load() {
+			time.Sleep(time.Second)
+		}
+		if closed.Load() {
+			late.Add(1)
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: slows} }
+	bubbleOn(t, open, Options{}, func(e *env) {
+		url := e.create("jobs")
+		e.send(url, "", "a")
+		e.delete(url, e.receive(url)...)
+		require.Empty(e, e.receive(url, "WaitTimeSeconds", 1)) // the handle has keys that it clears
+		slow.Store(true)
+		e.call("DeleteQueue", object{"QueueUrl": url})
+		require.NoError(e, e.s.Close(e.Context()))
+		closed.Store(true)
+		time.Sleep(time.Minute)
+		require.Zero(e, late.Load())
+		slow.Store(false)
+		e.s = NewServer(e.db, e.s.options)
+		time.Sleep(2 * tidyEvery) // until the queue is dropped
+	})
+}
