@@ -243,6 +243,34 @@ func TestWorkMax(t *testing.T) {
 	}
 }
 
+// TestWorkMaxLeavesOtherGroups: while work runs the last messages that --max allows, it claims no other group. Another
+// worker gets those.
+func TestWorkMaxLeavesOtherGroups(t *testing.T) {
+	t.Parallel()
+	for limit, bodies := range map[string][]string{"1": {"slow", "slow"}, "2": {"quick", "slow", "slow"}} {
+		app, q := onMemory(t, 0)
+		for i, body := range bodies {
+			_, err := q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint(i), Body: []byte(body)})
+			require.NoError(t, err)
+		}
+		lasts := filepath.Join(t.TempDir(), "lasts")
+		require.NoError(t, os.WriteFile(lasts, nil, 0o600))
+		stdout, stderr, ended := newScreen("slow"), newScreen(""), make(chan error, 1)
+		runs := "body=$(cat); echo $body; while [ $body = slow ] && [ -e '" + lasts + "' ]; do sleep 0.01; done"
+		args := []string{"work", "--max", limit, "--exec", runs}
+		go func() { ended <- app.Run(t.Context(), args, nil, stdout, stderr) }()
+		<-stdout.seen
+		claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Wait: time.Minute})
+		require.NoError(t, err)
+		require.Len(t, claims, 1, "--max %s keeps groups", limit)
+		require.NoError(t, q.Ack(t.Context(), claims[0]))
+		require.NoError(t, os.Remove(lasts))
+		require.NoError(t, <-ended, stderr.String())
+		require.Contains(t, stderr.String(), ", 0 failed, 0 given back")
+		requireGivenBack(t, q, 0)
+	}
+}
+
 // TestWorkTellsLostClaims: a message whose claim was lost while its command ran comes again, and the summary says so.
 func TestWorkTellsLostClaims(t *testing.T) {
 	app, q := onMemory(t, 1)
@@ -315,7 +343,12 @@ func TestWorkInFewFiles(t *testing.T) {
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r))
 	r.Cur = 40
 	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &r))
-	for _, ends := range [][]string{{"--until-empty"}, {"--max", fmt.Sprint(groups)}} {
+	for _, test := range []struct {
+		ends    []string
+		handled int
+	}{
+		{[]string{"--until-empty"}, groups}, {[]string{"--max", fmt.Sprint(groups)}, groups}, {[]string{"--max", "10"}, 10},
+	} {
 		app, q := onMemory(t, 0)
 		_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
 		require.NoError(t, err)
@@ -324,18 +357,45 @@ func TestWorkInFewFiles(t *testing.T) {
 			require.NoError(t, err)
 		}
 		var stderr bytes.Buffer
-		args := append([]string{"work", "--exec", "sleep 0.3", "--workers", fmt.Sprint(groups)}, ends...)
+		args := append([]string{"work", "--exec", "sleep 0.3", "--workers", fmt.Sprint(groups)}, test.ends...)
 		err = app.Run(t.Context(), args, nil, io.Discard, &stderr)
 		require.NoError(t, err, stderr.String())
-		require.Contains(t, stderr.String(), fmt.Sprintf("handled %d messages, 0 failed", groups))
+		require.Contains(t, stderr.String(), fmt.Sprintf("handled %d messages, 0 failed", test.handled))
 		require.Contains(t, stderr.String(), "too many open files")
 		require.Contains(t, stderr.String(), "use fewer --workers")
-		requireGivenBack(t, q, 0)
+		requireGivenBack(t, q, groups-test.handled)
 	}
+
+	had := r.Cur
+	r.Cur = 3 // no command can start
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &r))
+	app, q := onMemory(t, 0)
+	for i := range groups {
+		_, err := q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint(i)})
+		require.NoError(t, err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	stderr := newScreen("use fewer --workers")
+	go func() {
+		<-stderr.seen
+		interrupt()
+	}()
+	args := []string{"work", "--exec", "true", "--workers", fmt.Sprint(groups), "--max", "5"}
+	err := app.Run(ctx, args, nil, io.Discard, stderr)
+	r.Cur = had
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &r))
+	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "handled 0 messages, 0 failed, 0 given back")
+	st, err := q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, groups, st.Depth)
+	require.Zero(t, st.HeldGroups)
 }
 
 // TestWorkWaitsForRoom: work continues when the system has no room for another process. The messages count no attempt,
-// and are handled when other commands have ended.
+// and are handled when other commands have ended. Work with --max still ends when so many were handled, and an interrupt
+// ends it while there is no room.
 func TestWorkWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	c := exec.Command(os.Args[0], "-test.run", "^TestWorkInFewFiles$")

@@ -144,11 +144,12 @@ type working struct {
 	command  command
 	alive    context.Context // ends when the commands are killed
 	max      int64           // of messages that are tried; 0 = no end
-	enough   chan struct{}   // closed when max messages were tried
+	filled   chan struct{}   // closed when max messages have begun
+	enough   chan struct{}   // closed when these have ended, and the worker with them
+	quit     chan struct{}   // closed when work is about to stop the worker
 
 	running atomic.Int64
 	started atomic.Int64
-	tried   atomic.Int64
 	handled atomic.Int64
 	failed  atomic.Int64
 	cutOff  atomic.Int64
@@ -185,7 +186,8 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	defer cancel()
 	w := &working{
 		s: s, alive: alive, max: f.max,
-		enough: make(chan struct{}), fatal: make(chan error, 1), over: make(chan struct{}),
+		filled: make(chan struct{}), enough: make(chan struct{}), quit: make(chan struct{}),
+		fatal: make(chan error, 1), over: make(chan struct{}),
 		unset:    make(map[string]bool),
 		progress: s.newProgress("working", "message", total),
 	}
@@ -203,8 +205,12 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 			return next, w.handle(ctx, d)
 		})
 	}
+	workers, most := f.workers, f.maxWorkers
+	if f.max > 0 { // more would claim groups that are not handled
+		workers, most = int(min(int64(workers), f.max)), int(min(int64(most), f.max))
+	}
 	worker, err := worker.New(q, handler, worker.Options{
-		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
+		Concurrency: workers, MaxConcurrency: most, Batch: f.batch, Lease: f.lease,
 		Timeout: -1, OnError: w.failure, Where: f.where.template, Group: f.group.given(), Unordered: f.unordered,
 		Logger: s.acting.workers(), // the screen is told by failure
 		Events: s.beside.hooks(),
@@ -215,7 +221,17 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	s.beside.watch(q, worker)
 	begun := s.app.Now()
 	worker.Start()
+	stop := sync.OnceValue(func() error { return s.stop(worker) })
+	go func() { // the last messages may take long, and nobody else gets a group that the worker claims meanwhile
+		select {
+		case <-w.filled:
+			_ = stop() // returned again below
+			close(w.enough)
+		case <-w.quit:
+		}
+	}()
 	err = w.watch(ctx, q, f)
+	close(w.quit)
 	interrupted := ctx.Err() != nil && !w.isEnough()
 	told := make(chan struct{})
 	go func() { // the output may be a pipe without a reader
@@ -224,7 +240,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 			w.progress.print(func() { s.notice("stopping: the commands that run may finish; Ctrl-C again kills them") })
 		}
 	}()
-	stopped := s.stop(worker)
+	stopped := stop()
 	<-told
 	killed := errors.Is(stopped, errInterrupted)
 	if !killed && err == nil {
@@ -365,22 +381,17 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 		return &worker.RetryError{Uncounted: true, Err: errUntried}
 	default:
 	}
-	tried := true
 	if w.max > 0 {
-		if w.started.Add(1) > w.max {
-			return w.leave(ctx)
+		switch n := w.started.Add(1); {
+		case n > w.max: // the worker is being stopped
+			return &worker.RetryError{Uncounted: true, Err: errUntried}
+		case n == w.max:
+			close(w.filled)
 		}
-		defer func() {
-			if !tried {
-				w.started.Add(-1)
-			} else if w.tried.Add(1) == w.max {
-				close(w.enough)
-			}
-		}()
 	}
 	w.running.Add(1)
 	defer w.running.Add(-1)
-	err := w.command.run(ctx, d.Item)
+	err := w.attempt(ctx, d.Item)
 	var not *notRun
 	var short *shortage
 	var output *outputError
@@ -391,9 +402,6 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 		w.cutOff.Add(1)
 		return &worker.RetryError{Uncounted: true, Err: errUntried}
 	case errors.As(err, &short):
-		tried = false
-		w.tell(short.Error() + ": the message is given back and counts no attempt; use fewer --workers, or raise the " +
-			"limits with ulimit -n or -u")
 		return &worker.RetryError{Uncounted: true, After: shortPause, Err: errUntried}
 	case errors.As(err, &not):
 		w.cutOff.Add(1)
@@ -410,10 +418,34 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 // shortPause is how long a message waits when there was no room for a process.
 const shortPause = time.Second
 
+// attempt runs the command. If there is no room for its process, a message of --max waits here and is tried again until
+// work is to end: no other message is tried in its place. Without --max it is given back, for another process perhaps.
+func (w *working) attempt(ctx context.Context, item layer.Item) error {
+	for {
+		err := w.command.run(ctx, item)
+		var short *shortage
+		if !errors.As(err, &short) {
+			return err
+		}
+		w.tell(short.Error() + ": the message waits and counts no attempt; use fewer --workers, or raise the limits " +
+			"with ulimit -n or -u")
+		if w.max == 0 {
+			return err
+		}
+		select {
+		case <-time.After(shortPause):
+		case <-w.quit:
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
 const notRunHint = `No failed attempt was counted: the message was given back. Correct --exec, and run work again. A
   script that ends with 126 or 127 for a reason of its own must use another exit code.`
 
-// isEnough reports whether as many messages were tried as --max says.
+// isEnough reports whether as many messages were tried as --max says, and the worker has ended.
 func (w *working) isEnough() bool {
 	select {
 	case <-w.enough:
@@ -423,17 +455,8 @@ func (w *working) isEnough() bool {
 	}
 }
 
-// errUntried says that --max was reached before a message's turn came.
+// errUntried says that a message was given back untried, for example because --max was reached before its turn came.
 var errUntried = errors.New("not tried")
-
-// leave gives a message back that is one too many, when the others are done: at once it would come again.
-func (w *working) leave(ctx context.Context) error {
-	select {
-	case <-w.enough:
-	case <-ctx.Done():
-	}
-	return &worker.RetryError{Uncounted: true, Err: errUntried}
-}
 
 // failure tells of an error: a command's each time, the engine's not again and again, as it comes with each look.
 func (w *working) failure(err error) {
