@@ -21,6 +21,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -770,6 +771,39 @@ func TestWorkOnADroppedQueue(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("work has not ended")
 	}
+}
+
+// TestWorkBesideAnUnreadableGroup: a message that cannot be read stops its own group. work says so, does not end, and
+// handles the messages of other groups.
+func TestWorkBesideAnUnreadableGroup(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	db, err := app.Engines["disk"](t.Context(), EngineOptions{})
+	require.NoError(t, err)
+	items := kv.PrefixRange(append(prefix(), tuple.Tuple{"default", "item", "g"}.Pack()...))
+	_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		rows, err := tx.GetRange(items.Selectors(), kv.RangeOptions{}).Wait(t.Context())
+		for _, row := range rows {
+			tx.Set(row.Key, []byte("spoilt"))
+		}
+		return err
+	})
+	require.NoError(t, err)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	stdout, stderr, ended := newScreen("handled"), newScreen("corrupt"), make(chan error, 1)
+	go func() { ended <- app.Run(ctx, []string{"work", "--exec", "echo handled"}, nil, stdout, stderr) }()
+	<-stderr.seen
+	_, err = q.Enqueue(t.Context(), layer.Message{Group: "other"})
+	require.NoError(t, err)
+	select {
+	case <-stdout.seen:
+	case err := <-ended:
+		t.Fatalf("work has ended: %v", err)
+	}
+	interrupt()
+	require.NoError(t, <-ended, stderr.String())
+	require.Contains(t, stderr.String(), "handled 1 message, 0 failed")
 }
 
 // TestUntilEmptySaysThatItWaits: work --until-empty says once which commands tell why nothing is ready, if messages

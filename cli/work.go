@@ -342,7 +342,7 @@ const stillAfter = 10 * time.Second
 func (w *working) watch(ctx context.Context, q *layer.Queue, f workFlags) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
-	moved, ended, rest := time.Now(), int64(0), time.Time{}
+	moved, ended, rest, still := time.Now(), int64(0), time.Time{}, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -368,7 +368,8 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, f workFlags) error 
 		}
 		if n := w.handled.Load() + w.failed.Load() + w.cutOff.Load(); n != ended || w.running.Load() > 0 {
 			moved, ended = time.Now(), n
-		} else if time.Since(moved) >= stillAfter {
+		} else if !still && time.Since(moved) >= stillAfter {
+			still = true
 			w.tell("nothing is ready, and messages wait: " + w.s.command("blocked") + " and " +
 				w.s.command("groups") + " say why")
 		}
@@ -458,15 +459,16 @@ func (w *working) isEnough() bool {
 // errUntried says that a message was given back untried, for example because --max was reached before its turn came.
 var errUntried = errors.New("not tried")
 
-// failure tells of an error: a command's each time, the engine's not again and again, as it comes with each look.
+// failure tells of an error: a command's each time, the engine's not again and again, as it comes with each look. A row
+// that cannot be read stops its own group, and work continues with the others. If the row is the configuration, work
+// waits until that can be read again.
 func (w *working) failure(err error) {
 	var handler *worker.HandlerError
 	switch {
 	case errors.Is(err, errUntried):
 	case errors.As(err, &handler):
 		w.progress.print(func() { w.s.notice("given back: %s: %v", handler.ID, handler.Err) })
-	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt),
-		errors.Is(err, worker.ErrStuck):
+	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, worker.ErrStuck):
 		w.end(err)
 	case errors.Is(err, layer.ErrClaimLost):
 		w.lost.Add(1)
