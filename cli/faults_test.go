@@ -307,7 +307,9 @@ func TestWorkCannotRunTheCommand(t *testing.T) {
 		"no-such-command-of-fdbfifo": "127", "'" + plain + "'": "126", "cat > /dev/null; exit 127": "127",
 		"true; no-such-command-of-fdbfifo": "127",
 	} {
-		for _, flags := range [][]string{{"--batch", "3"}, {"--until-empty"}, {"--workers", "1", "--max", "2"}} {
+		for _, flags := range [][]string{
+			{"--batch", "3"}, {"--until-empty"}, {"--workers", "1", "--max", "2"}, {"--max", "1", "--until-empty"},
+		} {
 			app, q := onMemory(t, 3)
 			_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
 			require.NoError(t, err)

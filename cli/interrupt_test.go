@@ -121,6 +121,50 @@ func TestWorkInterrupted(t *testing.T) {
 	}
 }
 
+// fillsUp is a screen that takes nothing more once it has shown its text.
+type fillsUp struct{ *screen }
+
+func (f fillsUp) Write(p []byte) (int, error) {
+	select {
+	case <-f.seen:
+		return full{}.Write(p)
+	default:
+		return f.screen.Write(p)
+	}
+}
+
+// TestWorkFailsBehindAnInterrupt: the command that still runs after the first Ctrl-C cannot print, or a part of it
+// cannot be run. Work fails with the reason, and the message comes again.
+func TestWorkFailsBehindAnInterrupt(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ then, says string }{
+		{"echo more", "no space left on device"}, {"exit 127", "a command was not found"},
+	} {
+		for _, flags := range [][]string{nil, {"--until-empty"}, {"--max", "1"}} {
+			app, q := onMemory(t, 1)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			stdout, stderr := newScreen("started"), newScreen("stopping")
+			lasts := filepath.Join(t.TempDir(), "lasts")
+			require.NoError(t, os.WriteFile(lasts, nil, 0o600))
+			go func() {
+				<-stdout.seen
+				interrupt()
+				<-stderr.seen
+				if err := os.Remove(lasts); err != nil {
+					panic(err)
+				}
+			}()
+			args := append([]string{"work"}, flags...)
+			args = append(args, "--exec", "echo started; while [ -e '"+lasts+"' ]; do sleep 0.01; done; "+test.then)
+			err := app.Run(ctx, args, nil, fillsUp{stdout}, stderr)
+			require.Equal(t, ExitFailed, ExitCode(err), "%s %s: %s", test.then, flags, stderr.String())
+			require.Contains(t, stderr.String(), test.says)
+			requireGivenBack(t, q, 1)
+		}
+	}
+}
+
 // TestSignals: a process ends at the third signal, and 10 s after the second if there is no third.
 func TestSignals(t *testing.T) {
 	for sent, want := range map[int]string{1: "stop", 2: "stop kill exit", 3: "stop kill exit"} {

@@ -243,6 +243,12 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	stopped := stop()
 	<-told
 	killed := errors.Is(stopped, errInterrupted)
+	if err == nil {
+		select {
+		case err = <-w.fatal: // of a command that was still running when watch returned
+		default:
+		}
+	}
 	if !killed && err == nil {
 		err = stopped
 	}
