@@ -288,6 +288,47 @@ func TestDemoInterrupted(t *testing.T) {
 	require.Empty(t, left)
 }
 
+// unread is a stream whose first write hangs until it is freed.
+type unread struct {
+	once        sync.Once
+	begun, free chan struct{}
+}
+
+func (u *unread) Write(p []byte) (int, error) {
+	u.once.Do(func() { close(u.begun) })
+	<-u.free
+	return len(p), nil
+}
+
+// TestWorkKilledWithoutStderr: nothing reads stderr, to which work writes how far it is. The second Ctrl-C still kills
+// the command, and its message is given back.
+func TestWorkKilledWithoutStderr(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	kill := make(chan struct{})
+	app.Kill = kill
+	stdout, stderr := newScreen("started"), &unread{begun: make(chan struct{}), free: make(chan struct{})}
+	free := sync.OnceFunc(func() { close(stderr.free) })
+	defer free()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.Run(ctx, []string{"work", "--exec", "echo started; sleep 1000"}, nil, stdout, stderr)
+	}()
+	<-stdout.seen
+	<-stderr.begun
+	interrupt()
+	close(kill)
+	require.Eventually(t, func() bool {
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		return err == nil && report.Held == 0
+	}, time.Minute, 10*time.Millisecond, "the command was not killed")
+	free()
+	require.Equal(t, ExitInterrupted, ExitCode(<-ended))
+	requireGivenBack(t, q, 1)
+}
+
 // TestWorkKilledWithoutReader: the output of work is a pipe without a reader. The first Ctrl-C still stops work, and
 // the second one still kills the commands, also the one whose output hangs. No attempt is counted.
 func TestWorkKilledWithoutReader(t *testing.T) {

@@ -157,6 +157,8 @@ type working struct {
 	fatal   chan error    // the first error that ends work
 	over    chan struct{} // closed with that error
 	ending  sync.Once
+	// aside are writes to stderr for which work does not wait until it has stopped: nobody may read stderr.
+	aside sync.WaitGroup
 
 	mu   sync.Mutex
 	told string // the text of the last engine error that was printed; guarded by mu
@@ -233,15 +235,13 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	err = w.watch(ctx, q, f)
 	close(w.quit)
 	interrupted := ctx.Err() != nil && !w.isEnough()
-	told := make(chan struct{})
-	go func() { // the output may be a pipe without a reader
-		defer close(told)
-		if interrupted {
+	if interrupted {
+		w.aside.Go(func() {
 			w.progress.print(func() { s.notice("stopping: the commands that run may finish; Ctrl-C again kills them") })
-		}
-	}()
+		})
+	}
 	stopped := stop()
-	<-told
+	w.aside.Wait()
 	killed := errors.Is(stopped, errInterrupted)
 	if err == nil {
 		select {
@@ -359,7 +359,7 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, f workFlags) error 
 			return nil
 		case <-ticker.C:
 		}
-		w.progress.set(w.handled.Load())
+		w.aside.Go(func() { w.progress.set(w.handled.Load()) })
 		if !f.untilEmpty || time.Now().Before(rest) {
 			continue
 		}
@@ -376,8 +376,10 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, f workFlags) error 
 			moved, ended = time.Now(), n
 		} else if !still && time.Since(moved) >= stillAfter {
 			still = true
-			w.tell("nothing is ready, and messages wait: " + w.s.command("blocked") + " and " +
-				w.s.command("groups") + " say why")
+			w.aside.Go(func() {
+				w.tell("nothing is ready, and messages wait: " + w.s.command("blocked") + " and " +
+					w.s.command("groups") + " say why")
+			})
 		}
 	}
 }
