@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,6 +122,77 @@ func TestWorkInterrupted(t *testing.T) {
 	}
 }
 
+// uncounted is an engine that no longer answers reads of the counters once stopped is set.
+type uncounted struct {
+	kv.DB
+	stopped *atomic.Bool
+}
+
+func (u uncounted) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := u.DB.Begin(o)
+	return uncountedTx{tx, u.stopped}, err
+}
+
+type uncountedTx struct {
+	kv.ManagedTx
+	stopped *atomic.Bool
+}
+
+func (t uncountedTx) Snapshot() kv.ReadTx {
+	return uncountedSnapshot{t.ManagedTx.Snapshot(), t.stopped}
+}
+
+type uncountedSnapshot struct {
+	kv.ReadTx
+	stopped *atomic.Bool
+}
+
+func (s uncountedSnapshot) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	if s.stopped.Load() && bytes.Contains(r.Begin.Key, []byte("count")) {
+		return late[[]kv.KV]{}
+	}
+	return s.ReadTx.GetRange(r, o)
+}
+
+// TestWorkInterruptedWithoutFigures: the exit code of an interrupted work is 130 also if the database does not answer
+// how many messages have become dead letters.
+func TestWorkInterruptedWithoutFigures(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	open, stopped := app.Engines["disk"], new(atomic.Bool)
+	app.Engines["disk"] = func(ctx context.Context, o EngineOptions) (kv.DB, error) {
+		db, err := open(ctx, o)
+		return uncounted{db, stopped}, err
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	stdout, stderr := newScreen("started"), newScreen("stopping")
+	command := pastInterrupt(t, stdout, stderr, func() {
+		stopped.Store(true)
+		interrupt()
+	})
+	err := app.Run(ctx, []string{"work", "--until-empty", "--exec", command}, nil, stdout, stderr)
+	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "handled 1 message, 0 failed")
+	requireGivenBack(t, q, 0)
+}
+
+// pastInterrupt returns a command of a shell that calls interrupt, by its output, and lasts until work says that it
+// stops. stdout is a screen for "started", and stderr for "stopping".
+func pastInterrupt(t *testing.T, stdout, stderr *screen, interrupt func()) string {
+	lasts := filepath.Join(t.TempDir(), "lasts")
+	require.NoError(t, os.WriteFile(lasts, nil, 0o600))
+	go func() {
+		<-stdout.seen
+		interrupt()
+		<-stderr.seen
+		if err := os.Remove(lasts); err != nil {
+			panic(err)
+		}
+	}()
+	return "echo started; while [ -e '" + lasts + "' ]; do sleep 0.01; done; "
+}
+
 // fillsUp is a screen that takes nothing more once it has shown its text.
 type fillsUp struct{ *screen }
 
@@ -145,18 +217,8 @@ func TestWorkFailsBehindAnInterrupt(t *testing.T) {
 			ctx, interrupt := context.WithCancel(t.Context())
 			defer interrupt()
 			stdout, stderr := newScreen("started"), newScreen("stopping")
-			lasts := filepath.Join(t.TempDir(), "lasts")
-			require.NoError(t, os.WriteFile(lasts, nil, 0o600))
-			go func() {
-				<-stdout.seen
-				interrupt()
-				<-stderr.seen
-				if err := os.Remove(lasts); err != nil {
-					panic(err)
-				}
-			}()
-			args := append([]string{"work"}, flags...)
-			args = append(args, "--exec", "echo started; while [ -e '"+lasts+"' ]; do sleep 0.01; done; "+test.then)
+			command := pastInterrupt(t, stdout, stderr, interrupt) + test.then
+			args := append([]string{"work", "--exec", command}, flags...)
 			err := app.Run(ctx, args, nil, fillsUp{stdout}, stderr)
 			require.Equal(t, ExitFailed, ExitCode(err), "%s %s: %s", test.then, flags, stderr.String())
 			require.Contains(t, stderr.String(), test.says)

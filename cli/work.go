@@ -258,7 +258,12 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		last, cancel := ending(ctx)
 		defer cancel()
 		after, e := q.Stats(last, layer.StatsOptions{})
-		dead, err = after.DeadLettered-before.DeadLettered, e
+		switch {
+		case e == nil:
+			dead = after.DeadLettered - before.DeadLettered
+		case !interrupted && !killed: // the exit code says the other two, also without the figure
+			err = e
+		}
 	}
 	printed := w.summary(begun, dead)
 	switch {
