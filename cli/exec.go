@@ -168,13 +168,19 @@ func (c *command) run(of context.Context, item layer.Item) error {
 		return &shortage{err}
 	case cmd.ProcessState == nil && !errors.Is(err, syscall.E2BIG): // E2BIG: the headers of this item are too long
 		return &notRun{-1, err.Error()}
-	case lost == nil && (code == 126 || code == 127):
+	case lost == nil && (code == 126 || code == 127) && !(code == 126 && tooLong(text)):
 		return &notRun{code, text}
 	}
 	if text != "" {
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err
+}
+
+// tooLong reports whether a shell says that an argument, such as "$(cat)", has no room in a command line. The body of
+// the item is the cause then.
+func tooLong(text string) bool {
+	return strings.Contains(strings.ToLower(text), "argument list too long")
 }
 
 // runCopied runs cmd, and copies its stdout and its stderr. When runCopied returns, no copy is under way. os/exec would
@@ -369,7 +375,8 @@ func (l *lines) flush() {
 // tail is a writer that keeps the last maxTail bytes.
 type tail struct{ held []byte }
 
-const maxTail = 1000 // bytes
+// maxTail leaves room for the words before it: the stored text of an error keeps its first 1,000 bytes.
+const maxTail = 900 // bytes
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.held = append(t.held, p...)

@@ -336,6 +336,41 @@ func TestWorkCannotRunTheCommand(t *testing.T) {
 	requireGivenBack(t, q, 2)
 }
 
+// TestLargeBodyFailsAlone: a body has no room in an argument of the command. That is a failed attempt of its message.
+// Work continues with the other messages.
+func TestLargeBodyFailsAlone(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
+	require.NoError(t, err)
+	large := bytes.Repeat([]byte("x"), layer.MaxBodySize)
+	_, err = q.Enqueue(t.Context(), layer.Message{Group: "large", Body: large})
+	require.NoError(t, err)
+	var stderr bytes.Buffer
+	args := []string{"work", "--until-empty", "--exec", `env true "$(cat)"`}
+	err = app.Run(t.Context(), args, nil, io.Discard, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "handled 1 message, 1 failed")
+	require.Contains(t, stderr.String(), "1 message failed for good")
+	requireGivenBack(t, q, 0)
+}
+
+// TestStderrEndIsKept: a message that has failed keeps the end of the command's stderr, of which the last line is the
+// reason.
+func TestStderrEndIsKept(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
+	require.NoError(t, err)
+	fails := "head -c 2000 /dev/zero | tr '\\0' x >&2; echo REASON >&2; exit 3"
+	args := []string{"work", "--until-empty", "--exec", fails}
+	require.Error(t, app.Run(t.Context(), args, nil, io.Discard, io.Discard))
+	page, err := q.Admin().DeadLetters(t.Context(), layer.DeadOptions{DeadFilter: layer.DeadFilter{All: true}})
+	require.NoError(t, err)
+	require.Len(t, page.Letters, 1)
+	require.Regexp(t, "^exit status 3: x+REASON$", page.Letters[0].LastError)
+}
+
 // TestWorkInFewFiles is a process whose commands need more open files than it may have. Another test starts it.
 func TestWorkInFewFiles(t *testing.T) {
 	if os.Getenv(fewFiles) == "" {
@@ -350,7 +385,8 @@ func TestWorkInFewFiles(t *testing.T) {
 		ends    []string
 		handled int
 	}{
-		{[]string{"--until-empty"}, groups}, {[]string{"--max", fmt.Sprint(groups)}, groups}, {[]string{"--max", "10"}, 10},
+		{[]string{"--until-empty"}, groups}, {[]string{"--max", fmt.Sprint(groups)}, groups},
+		{[]string{"--max", "10"}, 10},
 	} {
 		app, q := onMemory(t, 0)
 		_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
@@ -397,7 +433,7 @@ func TestWorkInFewFiles(t *testing.T) {
 }
 
 // TestWorkWaitsForRoom: work continues when the system has no room for another process. The messages count no attempt,
-// and are handled when other commands have ended. Work with --max still ends when so many were handled, and an interrupt
+// and are handled when other commands have ended. Work with --max still ends when so many were handled. An interrupt
 // ends it while there is no room.
 func TestWorkWaitsForRoom(t *testing.T) {
 	t.Parallel()

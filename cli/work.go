@@ -44,9 +44,10 @@ environment. A variable that cannot hold its value is not set: read FDBFIFO_ITEM
 cannot read, because a quote is missing for example, is refused.
 
 Exit code 0 finishes the message. Any other gives it back, with the end of stderr as the reason, and it is tried again
-after a delay that grows. With 126 and 127 the shell says that it cannot run the command: work ends then, and counts no
-attempt. The messages behind it in its group wait; other groups continue. A message may come more than once, for
-example after a crash: the command must be repeatable. If it enqueues the message in another queue, give that enqueue
+after a delay that grows. The messages behind it in its group wait; other groups continue. With 126 and 127 the shell
+says that it cannot run the command: work ends then, and counts no attempt. Read large bodies from stdin: one that has
+no room in an argument, as "$(cat)", counts a failed attempt. A message may come more than once, for example after a
+crash: the command must be repeatable. If it enqueues the message in another queue, give that enqueue
 --dedup-id "${FDBFIFO_ID%%@*}", which no other message has. Then a command that is repeated within the dedup_window of
 that queue enqueues nothing twice. The default is 5 minutes: give that queue a longer one first, with create or config.
 With --refuse-duplicates a repeated command would fail until the message is a dead letter here.
