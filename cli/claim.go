@@ -382,19 +382,30 @@ func hasMember(object json.RawMessage, name string) bool {
 	return json.Unmarshal(object, &members) == nil && members[name] != nil
 }
 
-// follow makes the claim's queue and prefix those of the command.
+// follow makes the claim's queue and prefix those of the command. It refuses flags that name others.
 func (s *session) follow(c *cobra.Command, j jsonClaim) error {
 	if c.Flags().Changed("queue") && s.queue != j.Queue {
 		return usagef("the claim is of queue %s, and --queue is %s: leave the flag out",
 			display(j.Queue), display(s.queue))
 	}
 	s.queue = j.Queue
-	if j.Prefix == "" || c.Flags().Changed("prefix") || c.Flags().Changed("directory") {
-		return nil
+	key := prefix()
+	if j.Prefix != "" {
+		parsed, err := parsePrefix(j.Prefix)
+		if err != nil {
+			return err
+		}
+		key = append([]byte{}, parsed...)
 	}
-	key, err := parsePrefix(j.Prefix)
-	s.place.key = append([]byte{}, key...)
-	return err
+	switch {
+	case c.Flags().Changed("directory"):
+		s.place.claimed = key
+	case c.Flags().Changed("prefix"):
+		return s.place.holds(key, "--prefix")
+	case j.Prefix != "":
+		s.place.key = key
+	}
+	return nil
 }
 
 type jsonSettled struct {

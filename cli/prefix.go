@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -22,6 +23,16 @@ type place struct {
 	prefix    string
 	directory string
 	key       []byte // what the flags come to; nil = fdbfifo's own prefix, or a directory that is to be looked up
+	claimed   []byte // the prefix of the claims that the command has read; nil = it has read none
+}
+
+// holds returns a usage error if a claim below the prefix key is not below what the flag names.
+func (p *place) holds(key []byte, flag string) error {
+	if bytes.Equal(p.key, key) {
+		return nil
+	}
+	return usagef("the claim is below the prefix %s, and %s names %s: leave the flag out",
+		prefixText(key), flag, prefixText(p.key))
 }
 
 // prefix is where the queues of the command are.
@@ -73,6 +84,9 @@ func parsePrefix(text string) ([]byte, error) {
 		parts, err := tuple.Parse(text)
 		if err != nil {
 			return nil, err
+		}
+		if len(parts) == 0 {
+			return nil, fmt.Errorf("%s has no element: give one, or 0x for the root of the database", text)
 		}
 		return parts.Pack(), nil
 	case strings.HasPrefix(text, "0x"):
@@ -179,9 +193,10 @@ func (s *session) locate(ctx context.Context, db kv.DB) error {
 	if err != nil {
 		return err
 	}
-	key, err := s.findDirectory(ctx, db, path)
-	s.place.key = key
-	return err
+	if s.place.key, err = s.findDirectory(ctx, db, path); err != nil || s.place.claimed == nil {
+		return err
+	}
+	return s.place.holds(s.place.claimed, "--directory")
 }
 
 // withPrefix calls fn once the prefix is known. For that a database is asked only if a directory is named.
