@@ -167,7 +167,7 @@ func (s *session) printArchive(page layer.ArchivePage) error {
 		return err
 	}
 	if page.Next != nil {
-		_, err := fmt.Fprintf(s.stdout, "there are more: --after %s\n", display(page.Next.String()))
+		_, err := fmt.Fprintf(s.stdout, "there are more: --after %s\n", shellWord(page.Next.String()))
 		return err
 	}
 	return nil
@@ -287,7 +287,7 @@ func (s *session) printReplay(r layer.ReplayReport, dryRun, stopped bool) error 
 		text += fmt.Sprintf("; %s cannot be read", commas(r.Unreadable))
 	}
 	if stopped && last != "" {
-		text += "; to go on: --after " + display(last)
+		text += "; to go on: --after " + shellWord(last)
 	}
 	_, err := fmt.Fprintln(s.stdout, text)
 	return err

@@ -224,7 +224,7 @@ func (s *session) printDead(page layer.DeadPage) error {
 		return err
 	}
 	if page.Next != nil {
-		_, err := fmt.Fprintf(s.stdout, "there are more: --after %s\n", display(page.Next.String()))
+		_, err := fmt.Fprintf(s.stdout, "there are more: --after %s\n", shellWord(page.Next.String()))
 		return err
 	}
 	return nil

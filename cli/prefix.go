@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -120,7 +121,8 @@ func placeFlag(key []byte, directories map[string]string) string {
 	return "--prefix " + shellWord(prefixText(key))
 }
 
-// shellWord quotes a word for a shell if that is needed. Control characters are escaped as bash, zsh and ksh have it.
+// shellWord quotes a word for a shell if that is needed. What could steer a terminal is escaped as bash, zsh and ksh
+// have it.
 func shellWord(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
@@ -129,10 +131,10 @@ func shellWord(word string) string {
 	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
 		return word
 	}
-	if strings.IndexFunc(word, unicode.IsControl) < 0 {
+	if strings.IndexFunc(word, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError }) < 0 {
 		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
-	var b strings.Builder // a terminal must not get the control characters
+	var b strings.Builder
 	for i := range len(word) {
 		switch c := word[i]; {
 		case c == '\\' || c == '\'':

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/stretchr/testify/require"
@@ -152,6 +153,37 @@ func TestRemedyActsOnTheSameQueue(t *testing.T) {
 	}
 }
 
+// TestPlaceToContinueIsAWord: the id with which a list or a replay continues can be copied into a command line. The
+// shell reads it as it is, whatever a producer has put into the name of the group.
+func TestPlaceToContinueIsAWord(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 0)
+	_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.Archive = time.Hour })
+	require.NoError(t, err)
+	var ids []string
+	for i := range 4 {
+		sent, err := q.Enqueue(t.Context(), layer.Message{Group: "a$b;c"})
+		require.NoError(t, err)
+		ids = append(ids, sent[0].ID.String())
+		claims, err := q.Receive(t.Context(), layer.ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		if i < 2 {
+			require.NoError(t, q.Ack(t.Context(), claims[0]))
+		} else {
+			require.NoError(t, q.Nack(t.Context(), claims[0], layer.NackOptions{Reject: "bad"}))
+		}
+	}
+	for _, test := range []struct{ command, id string }{
+		{"archive list", ids[0]}, {"archive replay --all --yes", ids[0]}, {"dead list", ids[2]},
+	} {
+		var out bytes.Buffer
+		args := append(strings.Fields(test.command), "-n", "1")
+		require.NoError(t, app.Run(t.Context(), args, nil, &out, &out), &out)
+		require.Contains(t, out.String(), "--after '"+test.id+"'\n", test.command)
+	}
+}
+
 // TestPrintedCommandsHaveAPlace: every command that this package prints is made by session.command, or by one of the
 // functions under it. A text with the program's name and a command would act on another queue. Help and
 // headings are excepted.
@@ -201,9 +233,11 @@ func TestShellWord(t *testing.T) {
 	t.Parallel()
 	for _, word := range []string{
 		"plain", "", "two words", "it's", "$HOME `x` \"", "-dash", "a\x1bb", "line\nfeed", "'\t\\", "é\x7f\xff",
+		"a\u202eb", "a\xff",
 	} {
 		quoted := shellWord(word)
-		require.False(t, strings.ContainsFunc(quoted, unicode.IsControl), quoted)
+		require.False(t, strings.ContainsFunc(quoted, func(r rune) bool { return !unicode.IsPrint(r) }), quoted)
+		require.NotContains(t, quoted, "\xff")
 		shell, err := exec.LookPath("bash")
 		if err != nil {
 			continue // another shell may not know $'…'
