@@ -360,11 +360,11 @@ func (s *session) topLoop(ctx context.Context, w *watched, t top, every time.Dur
 				next = time.Now()
 			}
 		case l := <-looks:
+			looking = time.Time{} // first: the end waits for a look that is under way
 			if ctx.Err() != nil {
 				return nil
 			}
 			t, next = t.looked(l), time.Now().Add(every)
-			looking = time.Time{}
 		case <-redraw.C:
 		case <-ctx.Done():
 			return nil

@@ -175,6 +175,37 @@ func TestTopFollowsANewQueue(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+// TestTopEndsBehindALook: the answer of the database and a signal come while the terminal is slow. top ends.
+func TestTopEndsBehindALook(t *testing.T) {
+	for range 20 { // the two are met in any order
+		synctest.Test(t, func(t *testing.T) {
+			db := embedded.OpenMemory(embedded.Options{})
+			q, err := layer.Create(t.Context(), db, prefix(), "default", layer.Options{})
+			require.NoError(t, err)
+			screen := &unread{begun: make(chan struct{}), free: make(chan struct{})}
+			s := &session{app: &App{Now: time.Now}, raw: screen}
+			s.app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				ended <- s.topLoop(ctx, &watched{s: s, q: q}, top{queue: "default"}, time.Second, make(chan byte))
+			}()
+			<-screen.begun
+			synctest.Wait() // for the look
+			cancel()
+			close(screen.free)
+			select {
+			case err := <-ended:
+				require.NoError(t, err)
+			case <-time.After(time.Minute):
+				t.Fatal("top has not ended")
+			}
+			require.NoError(t, q.Close(t.Context()))
+			require.NoError(t, db.Close())
+		})
+	}
+}
+
 // TestTopWithoutAnAnswer: while the database does not answer, q and Ctrl-C end top, which the terminal passes on as
 // keys. The screen says for how long the answer is missing, and has no figures before the first one.
 func TestTopWithoutAnAnswer(t *testing.T) {
