@@ -83,7 +83,8 @@ type jsonState struct {
 	State *jsonBody `json:"state,omitempty"`
 }
 
-// printState prints a state as it is: it may be meant for a pipe. A terminal gets it without what would steer it.
+// printState prints a state as it is: it may be meant for a pipe. A terminal gets it without what would steer it, and
+// with a line end.
 func (s *session) printState(group string, state []byte) error {
 	if s.json {
 		j := jsonState{Group: group, Set: len(state) > 0}
@@ -97,9 +98,9 @@ func (s *session) printState(group string, state []byte) error {
 		s.notice("group %s has no state", display(group))
 		return nil
 	}
-	if _, err := s.exact(s.raw).Write(state); err != nil || state[len(state)-1] == '\n' {
-		return err
+	_, err := s.exact(s.raw).Write(state)
+	if _, _, ok := s.app.size(s.raw); ok && err == nil && state[len(state)-1] != '\n' {
+		_, err = fmt.Fprintln(s.stdout)
 	}
-	_, err := fmt.Fprintln(s.stdout)
 	return err
 }
