@@ -160,7 +160,7 @@ func (s *session) printArchive(page layer.ArchivePage) error {
 			text = oneLine([]byte(item.Err.Error()), width)
 		}
 		t.AppendRow(tableRow{
-			display(item.ID.String()), short(max(0, now.Sub(item.Completed))), short(max(0, item.Completed.Sub(item.Enqueued))), text,
+			display(item.ID.String()), since(now, item.Completed), since(item.Completed, item.Enqueued), text,
 		})
 	}
 	if err := s.printTable(t); err != nil {

@@ -24,7 +24,7 @@ func newBlockedCmd(s *session) *cobra.Command {
 		Long: `List the groups that are blocked, the worst first, and why: halted and paused groups, groups that wait
 for a retry of their first message, groups that are held for long, and ready groups that no worker takes. A group that
 waits by design, for a time or by its rate, is not listed. It reads a bounded number of keys, however deep the queue
-is, and changes nothing. Causes:` + strings.Join(causeNames(), ", ") + `.`,
+is, and changes nothing. Causes: ` + strings.Join(causeNames(), ", ") + `.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if n < 1 || n > layer.MaxBlocked {
 				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBlocked)

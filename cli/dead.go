@@ -180,8 +180,8 @@ type jsonDead struct {
 	Attempts     int               `json:"attempts"`
 	First        time.Time         `json:"first,omitzero"`
 	Last         time.Time         `json:"last,omitzero"`
-	DeadLettered time.Time         `json:"dead_lettered"`
-	Enqueued     time.Time         `json:"enqueued"`
+	DeadLettered time.Time         `json:"dead_lettered,omitzero"`
+	Enqueued     time.Time         `json:"enqueued,omitzero"`
 	DedupID      string            `json:"dedup_id,omitempty"`
 	Headers      map[string]string `json:"headers,omitempty"`
 	jsonBody
@@ -216,7 +216,7 @@ func (s *session) printDead(page layer.DeadPage) error {
 	width := max(minTextWidth, (s.width()-used-20)/3)
 	for _, d := range page.Letters {
 		t.AppendRow(tableRow{
-			display(d.ID.String()), short(max(0, now.Sub(d.DeadLettered))), d.Attempts, oneLine([]byte(d.Reason), width),
+			display(d.ID.String()), since(now, d.DeadLettered), d.Attempts, oneLine([]byte(d.Reason), width),
 			oneLine([]byte(d.LastError), width), oneLine(d.Body, width),
 		})
 	}

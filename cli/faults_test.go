@@ -811,6 +811,75 @@ func TestWorkOnADroppedQueue(t *testing.T) {
 	}
 }
 
+// spoil makes the values of the rows of a kind and a group unreadable, in the queue "default".
+func spoil(t *testing.T, db kv.DB, kind, group string) {
+	rows := kv.PrefixRange(append(prefix(), tuple.Tuple{"default", kind, group}.Pack()...))
+	_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		found, err := tx.GetRange(rows.Selectors(), kv.RangeOptions{}).Wait(t.Context())
+		require.True(t, err != nil || len(found) > 0)
+		for _, row := range found {
+			tx.Set(row.Key, []byte("spoilt"))
+		}
+		return err
+	})
+	require.NoError(t, err)
+}
+
+// TestUnreadableRowsHaveNoTime: a dead letter or an archived message that cannot be read is listed without times, and
+// not with those of the year 1.
+func TestUnreadableRowsHaveNoTime(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 2)
+	db, err := app.Engines["disk"](t.Context(), EngineOptions{})
+	require.NoError(t, err)
+	_, _, err = q.Admin().Configure(t.Context(), func(c *layer.Config) { c.Archive = time.Hour })
+	require.NoError(t, err)
+	for _, reject := range []string{"", "bad"} {
+		claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		if reject == "" {
+			require.NoError(t, q.Ack(t.Context(), claims[0]))
+		} else {
+			require.NoError(t, q.Nack(t.Context(), claims[0], layer.NackOptions{Reject: reject}))
+		}
+	}
+	spoil(t, db, "archive", "g")
+	spoil(t, db, "dead", "g")
+	for _, command := range []string{"archive list --group g", "dead list"} {
+		for _, flag := range []string{"--json=false", "--json"} {
+			var out bytes.Buffer
+			require.NoError(t, app.Run(t.Context(), append(strings.Fields(command), flag), nil, &out, &out), &out)
+			require.Contains(t, out.String(), "corrupt", command)
+			require.NotRegexp(t, "0001-01-01|[0-9]{5,}d", out.String(), command)
+		}
+	}
+}
+
+// TestRefusedPurgeHasNoResult: a purge that is refused for its flags prints no result of a purge.
+func TestRefusedPurgeHasNoResult(t *testing.T) {
+	t.Parallel()
+	app, _ := onMemory(t, 1)
+	var stdout, stderr bytes.Buffer
+	args := []string{"purge", "--group", strings.Repeat("x", layer.MaxGroupSize+1), "--yes"}
+	err := app.Run(t.Context(), args, nil, &stdout, &stderr)
+	require.Equal(t, ExitUsage, ExitCode(err), stderr.String())
+	require.Empty(t, stdout.String())
+}
+
+// TestSubscriptionAheadOfTheClock: the next change of a subscription is of a process whose clock is ahead. Its age is
+// no negative time, and JSON has its time in UTC.
+func TestSubscriptionAheadOfTheClock(t *testing.T) {
+	next := time.Now().Add(time.Hour).In(time.FixedZone("east", 3600))
+	all := []layer.SubscriptionInfo{{Name: "audit", Next: next, Until: next}}
+	s, out, _ := benchSession("memory", false)
+	require.NoError(t, s.printSubscriptions(all))
+	require.NotContains(t, out.String(), "-1h")
+	s, out, _ = benchSession("memory", true)
+	require.NoError(t, s.printSubscriptions(all))
+	require.NotContains(t, out.String(), "+01:00")
+}
+
 // TestWorkBesideAnUnreadableGroup: a message that cannot be read stops its own group. work says so, does not end, and
 // handles the messages of other groups.
 func TestWorkBesideAnUnreadableGroup(t *testing.T) {
@@ -818,15 +887,7 @@ func TestWorkBesideAnUnreadableGroup(t *testing.T) {
 	app, q := onMemory(t, 1)
 	db, err := app.Engines["disk"](t.Context(), EngineOptions{})
 	require.NoError(t, err)
-	items := kv.PrefixRange(append(prefix(), tuple.Tuple{"default", "item", "g"}.Pack()...))
-	_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		rows, err := tx.GetRange(items.Selectors(), kv.RangeOptions{}).Wait(t.Context())
-		for _, row := range rows {
-			tx.Set(row.Key, []byte("spoilt"))
-		}
-		return err
-	})
-	require.NoError(t, err)
+	spoil(t, db, "item", "g")
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	stdout, stderr, ended := newScreen("handled"), newScreen("corrupt"), make(chan error, 1)

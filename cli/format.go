@@ -5,6 +5,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -103,6 +104,14 @@ var (
 	plural = console.Plural
 	short  = console.Short
 )
+
+// since returns for how long t had passed at the time now; "" if t is zero, as of a row that cannot be read.
+func since(now, t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return short(max(0, now.Sub(t)))
+}
 
 // printJSON prints v as one line.
 func printJSON(w io.Writer, v any) error { return console.WriteJSON(w, v) }

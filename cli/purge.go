@@ -40,8 +40,11 @@ disturb no other group. After an interrupt, run it again: it continues.`,
 				o.Progress = func(r layer.PurgeReport) { p.set(r.Items) }
 				report, err := s.admin(q).Purge(c.Context(), o)
 				p.close()
+				if usage := asUsageIfOptions(err); usage != err {
+					return usage
+				}
 				// Also of a purge that was interrupted: it has done what it reports.
-				return errors.Join(s.printPurge(report), asUsageIfOptions(err))
+				return errors.Join(s.printPurge(report), err)
 			})
 		},
 	}

@@ -43,12 +43,9 @@ type jsonSubscription struct {
 func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
 	if s.json {
 		for _, sub := range all {
-			j := jsonSubscription{Queue: s.queue, Name: sub.Name, Owner: sub.Owner, Behind: sub.Behind}
-			if !sub.Until.IsZero() {
-				j.Until = &sub.Until
-			}
-			if !sub.Next.IsZero() {
-				j.Next = &sub.Next
+			j := jsonSubscription{
+				Queue: s.queue, Name: sub.Name, Owner: sub.Owner, Until: jsonTime(sub.Until), Behind: sub.Behind,
+				Next: jsonTime(sub.Next),
 			}
 			if sub.Err != nil {
 				j.Error = sub.Err.Error()
@@ -74,7 +71,7 @@ func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
 			behind = "unknown"
 		}
 		if !sub.Next.IsZero() {
-			oldest = s.app.Now().Sub(sub.Next).Round(time.Second).String()
+			oldest = max(0, s.app.Now().Sub(sub.Next)).Round(time.Second).String()
 		}
 		if sub.Owner != "" {
 			owner = display(sub.Owner)

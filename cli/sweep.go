@@ -40,7 +40,7 @@ type jsonSweep struct {
 	Dedup    int64  `json:"dedup"`
 	Purges   int64  `json:"purges"`
 	Paces    int64  `json:"paces"`
-	Repeats  int64  `json:"attempt_ids"`
+	Repeats  int64  `json:"receive_ids"`
 	AgedOut  int64  `json:"past_retention"`
 	Archived int64  `json:"archived"`
 	Changes  int64  `json:"changes"`
