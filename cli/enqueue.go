@@ -220,7 +220,7 @@ type enqueueResult struct {
 
 func (s *session) enqueueOne(ctx context.Context, o sourceOptions, f enqueueFlags, body []byte) error {
 	m := o.complete(layer.Message{Group: o.group, Body: body, DedupID: o.dedupID})
-	if err := checkMessage(m); err != nil {
+	if err := m.Check(); err != nil {
 		return err
 	}
 	return s.withQueue(ctx, true, func(q *layer.Queue) error {
@@ -302,6 +302,12 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 		return fmt.Errorf("%s: %w; nothing was enqueued", inputName(name), err)
 	}
 	return s.withQueue(ctx, true, func(q *layer.Queue) error {
+		if !partial && chooses(q.Config()) {
+			var err error
+			if src, err = s.offer(ctx, q, in, o); err != nil {
+				return fmt.Errorf("%s: %w; nothing was enqueued", inputName(name), err)
+			}
+		}
 		see := func([]layer.Sent) error { return nil }
 		if f.ids {
 			see = s.printSent
@@ -436,6 +442,60 @@ func (s *session) validate(ctx context.Context, in io.Reader, o sourceOptions) (
 	}
 }
 
+// chooses reports whether a queue may refuse a message that another queue takes: see layer.Message.Check.
+func chooses(c layer.Config) bool {
+	return c.GroupRequired || c.DedupInGroup || c.Unordered || len(c.Facets) > 0
+}
+
+// errTakes ends the transaction in which a queue was asked whether it takes a batch.
+var errTakes = errors.New("the queue takes the batch")
+
+// offer asks the queue whether it takes the messages of a whole input, in transactions that are not committed. It
+// returns a source of the same messages. A group that is full may have room when its turn comes, so that is no error.
+func (s *session) offer(ctx context.Context, q *layer.Queue, in io.ReadSeeker, o sourceOptions) (source, error) {
+	begin := func() (source, error) {
+		if _, err := in.Seek(0, io.SeekStart); err != nil {
+			return nil, err
+		}
+		return newSource(untilInterrupted(ctx, in), o)
+	}
+	src, err := begin()
+	if err != nil {
+		return nil, err
+	}
+	p := s.newProgress("checking", "message", -1)
+	defer p.close()
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	records := readAhead(reading, src)
+	var held *yielded
+	for n := 0; ; {
+		batch, lines, rest, err := nextBatch(ctx, records, held, false)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		asked := q.Once(ctx, func(tx kv.Tx) error {
+			_, err := q.EnqueueTx(ctx, tx, batch...)
+			if err == nil || errors.Is(err, layer.ErrFull) {
+				return errTakes
+			}
+			return err
+		})
+		var bad *layer.MessageError
+		switch {
+		case errors.As(asked, &bad):
+			return nil, &inputError{lines[bad.Index], bad.Err}
+		case !errors.Is(asked, errTakes):
+			return nil, asked
+		case err != nil: // the end
+			return begin()
+		}
+		n += len(batch)
+		p.set(int64(n))
+		held = rest
+	}
+}
+
 // The limits of one transaction of an enqueue. Such a transaction is quick, and well within the layer's limits.
 const (
 	enqueueBatch = 500
@@ -444,9 +504,9 @@ const (
 
 // enqueueAll enqueues the messages of src. It returns how many were confirmed, how many were duplicates, and the line
 // of the last record of either kind (0 = none). It calls see with each confirmed batch. It enqueues the records before
-// an error of src. Without a total src is a stream, which may be slow. A batch of a stream has the records that have
-// arrived when the batch before is confirmed. An error of see ends the enqueue of a stream. Other input is enqueued to
-// its end, and the error is returned then.
+// an error of src, and those before one that the queue refuses. Without a total src is a stream, which may be slow. A
+// batch of a stream has the records that have arrived when the batch before is confirmed. An error of see ends the
+// enqueue of a stream. Other input is enqueued to its end, and the error is returned then.
 func (s *session) enqueueAll(
 	ctx context.Context, q *layer.Queue, src source, total int64, see func([]layer.Sent) error,
 ) (done, duplicates int64, last int, err error) {
@@ -458,13 +518,18 @@ func (s *session) enqueueAll(
 	var held *yielded // read, but too large for the batch before
 	var unprinted error
 	for {
-		batch, line, rest, err := nextBatch(ctx, records, held, total < 0)
+		batch, lines, rest, err := nextBatch(ctx, records, held, total < 0)
+		sent, e := q.Enqueue(ctx, batch...)
+		var bad *layer.MessageError
+		if errors.As(e, &bad) {
+			err, batch = &inputError{lines[bad.Index], bad.Err}, batch[:bad.Index]
+			sent, e = q.Enqueue(ctx, batch...)
+		}
+		if e != nil {
+			return done, duplicates, last, e
+		}
 		if len(batch) > 0 {
-			sent, e := q.Enqueue(ctx, batch...)
-			if e != nil {
-				return done, duplicates, last, e
-			}
-			last = line
+			last = lines[len(batch)-1]
 			for _, one := range sent {
 				if one.Duplicate {
 					duplicates++
@@ -548,11 +613,11 @@ func (a *ahead) free(r *yielded) {
 }
 
 // nextBatch waits until a batch is full. From a stream it waits for one message, and adds those that have already
-// arrived. line is the line of the last message. rest is a message that did not fit. An error comes with the messages
+// arrived. lines are those of the messages. rest is a message that did not fit. An error comes with the messages
 // before it, and ends the source.
 func nextBatch(
 	ctx context.Context, ahead *ahead, held *yielded, stream bool,
-) (batch []layer.Message, line int, rest *yielded, err error) {
+) (batch []layer.Message, lines []int, rest *yielded, err error) {
 	size := 0
 	for len(batch) < enqueueBatch {
 		var r yielded
@@ -560,29 +625,29 @@ func nextBatch(
 		case held != nil:
 			r, held = *held, nil
 		case stream && len(batch) > 0 && len(ahead.records) == 0:
-			return batch, line, nil, nil
+			return batch, lines, nil, nil
 		default:
 			select {
 			case r = <-ahead.records:
 				ahead.free(&r)
 			case <-ctx.Done():
-				return nil, 0, nil, errInterrupted
+				return nil, nil, nil, errInterrupted
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, 0, nil, errInterrupted
+			return nil, nil, nil, errInterrupted
 		}
 		if r.err != nil {
-			return batch, line, nil, r.err
+			return batch, lines, nil, r.err
 		}
 		size += len(r.m.Body)
 		for name, value := range r.m.Headers {
 			size += len(name) + len(value)
 		}
 		if len(batch) > 0 && size > enqueueBytes {
-			return batch, line, &r, nil
+			return batch, lines, &r, nil
 		}
-		batch, line = append(batch, r.m), r.line
+		batch, lines = append(batch, r.m), append(lines, r.line)
 	}
-	return batch, line, nil, nil
+	return batch, lines, nil, nil
 }

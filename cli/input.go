@@ -135,7 +135,7 @@ type fields struct {
 	headers []string // of headerFields, in that order
 }
 
-// message completes and checks a message; body is copied.
+// message completes a message, and checks it for what every queue refuses; body is copied.
 func (o *sourceOptions) message(line int, of fields, body []byte) (layer.Message, error) {
 	group := of.group
 	m := o.complete(layer.Message{Group: o.group, Body: bytes.Clone(body), DedupID: of.dedupID})
@@ -157,41 +157,10 @@ func (o *sourceOptions) message(line int, of fields, body []byte) (layer.Message
 		}
 		m.Group = group
 	}
-	if err := checkMessage(m); err != nil {
+	if err := m.Check(); err != nil {
 		return m, &inputError{line, err}
 	}
 	return m, nil
-}
-
-// checkMessage checks m against the layer's limits. So a whole input can be checked before any of it is enqueued. The
-// layer checks again.
-func checkMessage(m layer.Message) error {
-	if n := len(m.Group); n > layer.MaxGroupSize {
-		return &layer.LimitError{What: "group", Unit: "bytes", Got: int64(n), Max: layer.MaxGroupSize}
-	}
-	if !utf8.ValidString(m.Group) {
-		return fmt.Errorf("%w: group %q", layer.ErrInvalidUTF8, m.Group)
-	}
-	if n := len(m.DedupID); n > layer.MaxDedupIDSize {
-		return &layer.LimitError{What: "dedup id", Unit: "bytes", Got: int64(n), Min: 1, Max: layer.MaxDedupIDSize}
-	}
-	if !utf8.ValidString(m.DedupID) {
-		return fmt.Errorf("%w: dedup id %q", layer.ErrInvalidUTF8, m.DedupID)
-	}
-	size := 0
-	for name, value := range m.Headers {
-		size += len(name) + len(value)
-		if !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return fmt.Errorf("%w: header %q", layer.ErrInvalidUTF8, name)
-		}
-	}
-	if size > layer.MaxHeadersSize {
-		return &layer.LimitError{What: "headers", Unit: "bytes", Got: int64(size), Max: layer.MaxHeadersSize}
-	}
-	if n := len(m.Body); n > layer.MaxBodySize {
-		return &layer.LimitError{What: "body", Unit: "bytes", Got: int64(n), Max: layer.MaxBodySize}
-	}
-	return nil
 }
 
 // maxColumns bounds the names of columns that an error repeats.

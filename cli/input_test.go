@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -160,6 +161,57 @@ func TestOtherTextsAreRecognised(t *testing.T) {
 	require.ErrorIs(t, err, errWide)
 	_, err = readSecret(utf16)
 	require.ErrorIs(t, err, errWide)
+}
+
+// TestFileIsCheckedByItsQueue: a record that only this queue refuses, or only with these flags, ends the enqueue of a
+// file before anything is enqueued. With --partial the records before it are enqueued. The error names its line.
+func TestFileIsCheckedByItsQueue(t *testing.T) {
+	t.Parallel()
+	const bad = 550 // of 600 records, more than one transaction takes
+	for name, test := range map[string]struct {
+		config    layer.Config
+		flags     []string
+		good, bad string // records
+	}{
+		"facet": {
+			layer.Config{Facets: []string{"state"}, Views: "*; state"}, []string{"--header-field", "state"},
+			`{"state":"NEW"}`, `{"state":""}`,
+		},
+		"group": {
+			layer.Config{}, []string{"--group-field", "g", "--delay", "1h", "--join-when-due"},
+			`{"g":"a"}`, `{"g":"` + strings.Repeat("a", layer.MaxGroupSize) + `"}`,
+		},
+		"dedup id": {
+			layer.Config{DedupInGroup: true}, []string{"--alone", "--dedup-field", "id"}, `{"id":""}`, `{"id":"1"}`,
+		},
+	} {
+		for flag, left := range map[string]int64{"--partial=false": 0, "--partial": bad - 1} {
+			app, _ := onMemory(t, 0)
+			db, err := app.Engines["disk"](t.Context(), EngineOptions{})
+			require.NoError(t, err)
+			q, err := layer.Create(t.Context(), db, prefix(), "checked", layer.Options{Config: test.config})
+			require.NoError(t, err)
+			var in strings.Builder
+			for line := 1; line <= 600; line++ {
+				if line == bad {
+					in.WriteString(test.bad + "\n")
+				} else {
+					in.WriteString(test.good + "\n")
+				}
+			}
+			var stderr bytes.Buffer
+			args := []string{"enqueue", "--queue", "checked", "--file", "-", "--format", "jsonl", flag}
+			args = append(args, test.flags...)
+			err = app.Run(t.Context(), args, strings.NewReader(in.String()), io.Discard, &stderr)
+			require.Equal(t, ExitFailed, ExitCode(err), "%s: %s", name, &stderr)
+			require.Contains(t, stderr.String(), fmt.Sprintf("stdin: line %d: ", bad), name)
+			require.Contains(t, stderr.String(), were(left)+" enqueued", name)
+			st, err := q.Stats(t.Context(), layer.StatsOptions{})
+			require.NoError(t, err)
+			require.Equal(t, left, st.Depth, "%s %s", name, flag)
+			require.NoError(t, q.Close(t.Context()))
+		}
+	}
 }
 
 // TestNothingIsTold: an input without a message is told, in words, and not by a figure alone.
