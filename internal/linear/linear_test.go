@@ -21,8 +21,8 @@ import (
 //
 // In a queue with facets @TEMPLATE follows a verb, the facets in brackets follow a message, and "to TEMPLATE" follows
 // the messages of an advance. In a queue with unordered consumers @# follows an unordered verb, and @#MESSAGE a verb of
-// the claim of one message. @> follows a receive in turn. A return of ? is an unknown outcome. All clocks show the
-// stamp. The order of the messages is that of their names.
+// the claim of one message. @> follows a receive in turn. A return of ? is an unknown outcome. ! follows a return if a
+// commit was first of unknown outcome. All clocks show the stamp. The order of the messages is that of their names.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -105,6 +105,7 @@ func parse(t *testing.T, line string) linear.Operation {
 	if to == "?" {
 		o.Outcome = linear.Unknown
 	} else {
+		to, o.Doubted = strings.CutSuffix(to, "!")
 		o.Return = number(t, to)
 		o.End = o.Return
 	}

@@ -27,7 +27,7 @@ type step struct {
 	ordered  bool // in the order of their keys
 	from     int  // rank of From; -1 = none
 	before   set  // the messages that were known to be there before it was called
-	ended    set  // of a receive in turn: it may have had claims of these, too, which ended before it returned
+	ended    set  // of a Doubted receive in turn: it may have had claims of these, too, which ended before it returned
 	busy     set  // of an unordered receive or take: the messages that an outsider may have held
 	suspect  set  // of an unordered receive or take: the messages that it may have passed over as suspect
 	lane     int  // of a queue with facets, as the next two

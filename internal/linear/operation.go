@@ -98,7 +98,8 @@ type Span struct {
 	// Begin is the time of the caller's clock when it called, End that of the fastest clock when it had returned, in
 	// ms.
 	Begin, End int64
-	// Doubted: during the call a commit had an unknown outcome, and its work was tried again.
+	// Doubted: during the call a commit had an unknown outcome, and its work was tried again. Or the call has repeated
+	// an earlier receive.
 	Doubted bool `json:",omitempty"`
 }
 

@@ -122,7 +122,7 @@ func prepare(l Law, history []Operation) *group {
 			}
 		}
 		p.before = setOf(before...)
-		if o.InTurn {
+		if o.InTurn && o.Doubted {
 			p.ended = endedMeanwhile(history, o, ranks)
 			p.before = p.before.without(p.ended)
 		}

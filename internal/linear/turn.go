@@ -36,8 +36,9 @@ func (s state) givesInTurn(l Law, p *step, all hands) (state, bool) {
 	return s.heldBy(l.lanes, all), true
 }
 
-// endedMeanwhile returns the messages of which a receive in turn may have had claims that ended before it returned. If
-// the outcome of its commit was first unknown, the receive returns only the messages that it still has.
+// endedMeanwhile returns the messages of which a receive in turn may have had claims that ended before it returned.
+// Only a receive whose commit was first of unknown outcome (Doubted) may have had any: it returns the messages that it
+// still has.
 func endedMeanwhile(history []Operation, o *Operation, ranks map[layer.ID]int) set {
 	var all []int
 	mine := func(id layer.ID) bool {

@@ -84,9 +84,11 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	a.begin(o)
 	o.limited = limited
 	dropped, retired := a.w.doom != nil && a.w.doom.done, a.w.handleOf(a.who).retired
+	doubts := a.w.handleOf(a.who).engine.doubts.Load()
 	err := fn(ctx)
 	o.takeBack()
 	a.park("back")
+	o.doubted = a.w.handleOf(a.who).engine.doubts.Load() > doubts
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	a.w.timely(o)
 	var expected bool

@@ -18,6 +18,8 @@ type engine struct {
 	next int              // number of its next transaction
 	// dead: the process is gone. The calls of its goroutines have no effect any more.
 	dead atomic.Bool
+	// doubts counts the commits of unknown outcome after which the handle tried again.
+	doubts atomic.Int64
 }
 
 // errDead is the error that the goroutines of a dead process get.
@@ -210,6 +212,9 @@ func (w *watch) Wait(ctx context.Context) (struct{}, error) {
 func (t *transaction) OnError(err error) kv.Future[struct{}] {
 	if t.e.dead.Load() {
 		return kv.Done(struct{}{}, errDead())
+	}
+	if kv.MaybeCommitted(err) || kv.Code(err) == kv.CodeTransactionTimedOut {
+		t.e.doubts.Add(1)
 	}
 	t.attempt++
 	t.begunMS = t.e.now().UnixMilli()

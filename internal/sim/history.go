@@ -27,6 +27,7 @@ type op struct {
 	begin, end int // steps of the driver
 	outcome    outcome
 	told       linear.Outcome // the outcome by its error
+	doubted    bool           // while it ran, its handle tried again after a commit of unknown outcome
 	limited    bool           // its context may end before it does
 	leaves     bool           // its context ends while it runs, or a little later
 	over       bool           // it returned; an actor that died did not live to see it

@@ -86,7 +86,7 @@ func (c *historian) addTo(lane string, o linear.Operation) {
 
 func (c *historian) span(o *op) linear.Span {
 	return linear.Span{
-		Client: o.actor, Call: int64(2*o.begin + 1), Return: int64(2 * o.end),
+		Client: o.actor, Call: int64(2*o.begin + 1), Return: int64(2 * o.end), Doubted: o.doubted,
 		Begin: o.beginAt.Add(c.w.skewOf(o.who)).UnixMilli(), End: o.endAt.Add(c.fastest).UnixMilli(),
 	}
 }
@@ -250,6 +250,7 @@ func (c *historian) receive(ops ...*op) {
 		}
 		r := linear.Operation{Span: c.span(o), Kind: linear.Receive, Outcome: linear.Done}
 		r.Call, r.Begin = int64(2*first.begin+1), min(r.Begin, c.span(first).Begin)
+		r.Doubted = r.Doubted || len(ops) > 1 // a repetition gives what the first still has
 		if o.over {
 			for _, claim := range o.claims {
 				if key := (claimKey{claimLane(claim), claim.Token}); !c.told[key] {
