@@ -112,13 +112,15 @@ func busy(history []Operation, o *Operation, ranks map[layer.ID]int) set {
 }
 
 // suspect returns the messages that may have been suspect when an unordered receive or take returned: each was given
-// before, and the lease of that claim may have ended. A message whose claim was settled is not suspect by that claim.
+// before, and the lease of that claim may have ended. A message whose claim was settled is not suspect by that claim. A
+// nack of a claim of the whole group settles all messages that it gives back.
 func suspect(ops []*Operation, of *Operation, ranks map[layer.ID]int) set {
 	type claim struct {
 		id    layer.ID
 		token int64
 	}
 	settled, lapsed := make(map[claim]bool), make(map[claim]bool)
+	given := make(map[int64][]layer.ID) // of lapsed, by token: the messages of claims of the group
 	for _, o := range ops {
 		switch {
 		case o.Outcome == Done && (o.Kind == Ack || o.Kind == Nack):
@@ -129,6 +131,19 @@ func suspect(ops []*Operation, of *Operation, ranks map[layer.ID]int) set {
 		case o.Kind == Receive && o.Call < of.Return && o.Until <= of.End:
 			for _, m := range o.Messages {
 				lapsed[claim{m.ID, o.Token}] = true
+				if o.Hold == (layer.ID{}) {
+					given[o.Token] = append(given[o.Token], m.ID)
+				}
+			}
+		}
+	}
+	for _, o := range ops {
+		if o.Kind != Nack || o.Outcome != Done || o.Hold != (layer.ID{}) {
+			continue
+		}
+		for _, id := range given[o.Token] {
+			if o.From == nil || compareIDs(id, *o.From) >= 0 {
+				settled[claim{id, o.Token}] = true
 			}
 		}
 	}
