@@ -5,8 +5,9 @@
 // seed picks the moment of its death by SIGKILL: after some time, after a number of acknowledged operations, or by
 // itself at a point inside of a commit of the engine. The parent then opens the file and reads all of the queue, row by
 // row and without the layer's code. Each acknowledged operation must be there. An operation without an answer is there
-// whole or not at all: all messages of an enqueue or none, an ack with its effect or neither. The next child continues
-// with that file. It repeats the enqueues of unknown outcome, and the repetition must double nothing.
+// whole or not at all: all messages of an enqueue or none, an ack with its effect or neither. No child may lose a claim
+// before its lease ends, except in the groups that are purged. The next child continues with that file. It repeats the
+// enqueues of unknown outcome, and the repetition must double nothing.
 //
 // A failed run prints the history of each message and group that is wrong: each operation with its process, begin,
 // duration, versions, arguments and answer. Its test keeps the folder.

@@ -136,7 +136,7 @@ func (e event) arguments() string {
 		fmt.Fprintf(&b, " group %q", e.Group)
 	}
 	if len(e.Items) > 0 {
-		fmt.Fprintf(&b, " messages %v", e.Items)
+		fmt.Fprintf(&b, " token %d messages %v", e.Token, e.Items)
 	}
 	for _, flag := range []struct {
 		set  bool

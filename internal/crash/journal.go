@@ -40,6 +40,7 @@ type event struct {
 
 	Msgs   []message `json:",omitempty"` // enqueue
 	Group  string    `json:",omitempty"` // of the claim; of a purge; of a redrive, "" = all
+	Token  int64     `json:",omitempty"` // of the claim
 	Items  []int     `json:",omitempty"` // of an ack those acked, of a nack those given back, the tried one first
 	State  string    `json:",omitempty"` // set by an ack
 	Effect bool      `json:",omitempty"` // an ack with a row of the worker's own for each item

@@ -223,7 +223,7 @@ func numbers(items []layer.Item) []int {
 
 // ack finishes the first k items of a claim.
 func (a *actor) ack(ctx context.Context, c *layer.Claim, k int) error {
-	e := event{Kind: kindAck, Group: c.Group, Items: numbers(c.Items[:k])}
+	e := event{Kind: kindAck, Group: c.Group, Token: c.Token, Items: numbers(c.Items[:k])}
 	ids := make([]layer.ID, k)
 	for i := range ids {
 		ids[i] = c.Items[i].ID
@@ -252,7 +252,7 @@ func (a *actor) ack(ctx context.Context, c *layer.Claim, k int) error {
 }
 
 func (a *actor) ackReceive(ctx context.Context, c *layer.Claim) ([]*layer.Claim, error) {
-	e := a.j.begin(event{Kind: kindAckReceive, Group: c.Group, Items: numbers(c.Items)})
+	e := a.j.begin(event{Kind: kindAckReceive, Group: c.Group, Token: c.Token, Items: numbers(c.Items)})
 	claims, err := a.q.SettleReceive(ctx, layer.Settlement{Claim: c, FinishAll: true}, a.receiveOptions())
 	if err == nil {
 		if e.Claims, err = told(claims); err != nil {
@@ -263,7 +263,10 @@ func (a *actor) ackReceive(ctx context.Context, c *layer.Claim) ([]*layer.Claim,
 }
 
 func (a *actor) nack(ctx context.Context, c *layer.Claim, o layer.NackOptions) error {
-	e := a.j.begin(event{Kind: kindNack, Group: c.Group, Items: numbers(c.Items), Reject: o.Reject != "", Free: o.Release})
+	e := a.j.begin(event{
+		Kind: kindNack, Group: c.Group, Token: c.Token, Items: numbers(c.Items),
+		Reject: o.Reject != "", Free: o.Release,
+	})
 	return a.settled(e, 0, a.q.Nack(ctx, c, o))
 }
 

@@ -62,6 +62,12 @@ type operation struct {
 	touched map[int]int    // when this operation changed each item's place
 }
 
+// holding is a claim of a group.
+type holding struct {
+	group string
+	token int64
+}
+
 type key struct {
 	index  int64
 	random [16]byte
@@ -86,6 +92,7 @@ type model struct {
 	tops     map[string]key             // the greatest acknowledged key of each group
 	tokens   map[string]int64           // the greatest that a child was told
 	told     map[int64]bool             // tokens
+	begun    map[holding]int64          // by the claims that a child was told of: when their receive began, in µs
 	states   map[string]map[string]bool // the possible states of each group; "" = none
 	stateAt  map[string]int             // when that last changed
 	leases   map[int64]bool             // what the configured lease may be, in ms
@@ -100,6 +107,7 @@ func newModel(archive bool) *model {
 	m := &model{
 		items: make(map[int]*item), byGroup: make(map[string][]*item), open: make(map[int]*operation),
 		tops: make(map[string]key), tokens: make(map[string]int64), told: make(map[int64]bool),
+		begun:  make(map[holding]int64),
 		states: make(map[string]map[string]bool), stateAt: make(map[string]int),
 		leases: map[int64]bool{leaseBase.Milliseconds(): true}, archive: archive,
 		Acknowledged: make(map[string]int), history: newHistory(),
@@ -179,7 +187,20 @@ func (m *model) see(e event) {
 	delete(m.open, e.Op)
 	m.Acknowledged[e.Kind]++
 	o.Done, o.Sent, o.Claims, o.Lost = true, e.Sent, e.Claims, e.Lost
+	if e.Lost {
+		m.lost(o, e.Micros)
+	}
 	m.end(o)
+}
+
+// lost: a child was told at that time that the claim of its ack or nack had ended. Nothing but a forced purge ends a
+// claim before its lease, and the lease begins when the receive runs.
+func (m *model) lost(o *operation, micros int64) {
+	begun, told := m.begun[holding{o.Group, o.Token}]
+	if held := micros/1000 - begun/1000; told && !isPurged(o.Group) && held < leaseBase.Milliseconds() {
+		m.wrongGroup(o.Group, "G2: the claim of group %q with the token %d was lost %d ms after its receive began, "+
+			"and its lease is %s at least", o.Group, o.Token, held, leaseBase)
+	}
 }
 
 func (m *model) begin(o *operation) {
@@ -370,6 +391,7 @@ func (m *model) endReceive(o *operation) {
 		}
 		m.tokens[c.Group] = max(m.tokens[c.Group], c.Token)
 		m.told[c.Token] = true
+		m.begun[holding{c.Group, c.Token}] = o.Micros
 		if !m.states[c.Group][c.State] && m.stateAt[c.Group] < o.begun {
 			m.wrongGroup(c.Group, "group %q was delivered with the state %q", c.Group, c.State)
 		}

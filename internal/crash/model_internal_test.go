@@ -50,7 +50,8 @@ func (s *script) received(op int, token int64, ns ...int) {
 	s.both(event{Op: op, Kind: kindReceive}, event{Claims: []claim{c}})
 }
 
-// TestModelFinds: an answer that a child must never get is a problem, and an answer that it may get is none.
+// TestModelFinds: an answer that a child must never get is a problem, and an answer that it may get is none. Receives
+// begin at time 0.
 func TestModelFinds(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -74,8 +75,19 @@ func TestModelFinds(t *testing.T) {
 		}},
 		{"delivered after an ack that was lost", false, func(s *script) {
 			s.received(2, 1, 1)
-			s.both(event{Op: 3, Kind: kindAck, Group: "a", Items: []int{1}}, event{Lost: true})
+			ack := event{Op: 3, Kind: kindAck, Group: "a", Token: 1, Items: []int{1}}
+			s.both(ack, event{Lost: true, Micros: 31_000_000})
 			s.received(4, 2, 1)
+		}},
+		{"an ack lost before the end of its lease", true, func(s *script) {
+			s.received(2, 1, 1)
+			ack := event{Op: 3, Kind: kindAck, Group: "a", Token: 1, Items: []int{1}}
+			s.both(ack, event{Lost: true, Micros: 29_000_000})
+		}},
+		{"a nack lost before the end of its lease", true, func(s *script) {
+			s.received(2, 1, 1)
+			nack := event{Op: 3, Kind: kindNack, Group: "a", Token: 1, Items: []int{1}}
+			s.both(nack, event{Lost: true, Micros: 29_000_000})
 		}},
 		{"delivered though it was a dead letter", true, func(s *script) {
 			s.received(2, 1, 1)

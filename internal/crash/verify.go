@@ -262,7 +262,8 @@ func (m *model) drain(ctx context.Context, q *layer.Queue) error {
 			}
 		}
 		for _, c := range claims {
-			j.run(event{Kind: kindAck, Group: c.Group, Items: numbers(c.Items)}, func(*event) error { return q.Ack(ctx, c) })
+			ack := event{Kind: kindAck, Group: c.Group, Token: c.Token, Items: numbers(c.Items)}
+			j.run(ack, func(*event) error { return q.Ack(ctx, c) })
 		}
 	}
 	return j.err
