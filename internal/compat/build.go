@@ -13,7 +13,10 @@ import (
 	"strings"
 )
 
-// errNoCommit: the repository, such as a shallow clone, does not have the older commit.
+// usualOld is the older commit if none is named.
+const usualOld = "20272d7"
+
+// errNoCommit: the repository, such as a shallow clone, does not have the usual older commit.
 var errNoCommit = errors.New("the older commit is not in this repository (git fetch --unshallow brings the history)")
 
 // versions are the paths of the two commands.
@@ -21,9 +24,8 @@ type versions struct{ old, new string }
 
 // build builds the commands of the older commit and of the working tree.
 func build(ctx context.Context, commit, scratch string) (v versions, err error) {
-	known := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", commit+"^{commit}")
-	if err := known.Run(); err != nil {
-		return v, fmt.Errorf("%w: %q", errNoCommit, commit)
+	if err := find(ctx, commit); err != nil {
+		return v, err
 	}
 	source := filepath.Join(scratch, "source")
 	if err := extract(ctx, commit, source); err != nil {
@@ -38,6 +40,23 @@ func build(ctx context.Context, commit, scratch string) (v versions, err error) 
 		}
 	}
 	return v, nil
+}
+
+// find returns errNoCommit if git says that the repository does not have the usual older commit. Any other failure, and
+// a commit that was named wrongly, is an error.
+func find(ctx context.Context, commit string) error {
+	known := exec.CommandContext(ctx, "git", "rev-parse", "--verify", "--quiet", commit+"^{commit}")
+	var stderr strings.Builder
+	known.Stderr = &stderr
+	err := known.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case commit == usualOld && errors.As(err, &exit) && exit.ExitCode() == 1: // 128 = git has failed
+		return fmt.Errorf("%w: %q", errNoCommit, commit)
+	}
+	return fmt.Errorf("find the commit %q: git rev-parse: %w: %s", commit, err, &stderr)
 }
 
 // extract writes the files of a commit into a folder.

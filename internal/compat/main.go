@@ -10,7 +10,8 @@
 //	go run ./internal/compat [-old COMMIT] [-kills N] [-seed N]
 //
 // It runs at the root of the module, and needs git, a Unix shell, and the commit in the history of the repository. In a
-// clone without that commit it prints one line that begins with SKIP, and exits with 0.
+// clone without the usual commit, 20272d7, it prints one line that begins with SKIP, and exits with 0. A COMMIT that is
+// not there is an error.
 package main
 
 import (
@@ -29,7 +30,7 @@ import (
 )
 
 func main() {
-	old := flag.String("old", "", "the older `COMMIT`")
+	old := flag.String("old", usualOld, "the older `COMMIT`")
 	kills := flag.Int("kills", 8, "kill `N` workers in the scene mixed")
 	seed := flag.Uint64("seed", seeds.Of("compat"), "`SEED` of the kills")
 	flag.Parse()
