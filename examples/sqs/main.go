@@ -85,7 +85,7 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	} else {
 		_, err = fmt.Fprint(stdout, r)
 	}
-	return errors.Join(err, r.err())
+	return errors.Join(err, r.err(r.Killed))
 }
 
 // lacking says which of the programs that the proof needs is not here, and how to get it. "" = none.

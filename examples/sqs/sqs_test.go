@@ -91,10 +91,24 @@ func TestJudge(t *testing.T) {
 		var p proof
 		p.judge(lines, 3)
 		require.Equal(t, c.want, p, name)
-		require.Equal(t, c.want.Missing+c.want.Doubled+c.want.OutOfOrder > 0, p.err() != nil, name)
+		require.Equal(t, c.want.Missing+c.want.Doubled+c.want.OutOfOrder > 0, p.err(1) != nil, name)
 	}
 	_, err := parse("one a\n")
 	require.Error(t, err)
+}
+
+// TestAgainIsBounded: the proof fails if more messages come again than the killed processes had in flight. Example: the
+// server delivers each message twice, and no process is killed.
+func TestAgainIsBounded(t *testing.T) {
+	lines, err := parse("1 a\n1 b again\n2 a\n2 b again\n3 a\n3 b again\n")
+	require.NoError(t, err)
+	var p proof
+	p.judge(lines, 3)
+	require.Equal(t, proof{Again: 3}, p)
+	require.Error(t, p.err(0))
+	require.NoError(t, p.err(1))
+	require.NoError(t, proof{Again: inFlight}.err(1))
+	require.Error(t, proof{Again: inFlight + 1}.err(1))
 }
 
 // TestCommands: what a user mistypes is said.
