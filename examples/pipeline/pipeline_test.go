@@ -2,14 +2,19 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
 )
 
 // TestMain makes this binary the command for the processes that a trial starts.
@@ -42,6 +47,43 @@ func TestTrial(t *testing.T) {
 		require.Contains(t, fields, name)
 	}
 	require.Contains(t, r.String(), "LH400      0, 0, 0     0, 0, 0")
+}
+
+// open opens the queue in memory.
+func open(t *testing.T) *layer.Queue {
+	db := embedded.OpenMemory(embedded.Options{})
+	q, err := openQueue(t.Context(), db)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, q.Close(context.Background()))
+		require.NoError(t, db.Close())
+	})
+	return q
+}
+
+// TestManyFlights: requests of more flights are sent than an enqueue takes messages.
+func TestManyFlights(t *testing.T) {
+	q := open(t)
+	trial := trial{flights: layer.MaxBatch + 1, each: 1}
+	require.NoError(t, trial.send(t.Context(), q))
+	stats, err := q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.Equal(t, int64(layer.MaxBatch+1), stats.Depth)
+}
+
+// TestFailedSend, in virtual time: a trial whose requests cannot be sent fails with that error, and does not wait for
+// them.
+func TestFailedSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := open(t)
+		_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxWaiting = 1 })
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		trial := trial{flights: 1, each: 2}
+		require.ErrorIs(t, trial.drive(ctx, q), layer.ErrFull)
+		require.NoError(t, ctx.Err(), "the trial has waited")
+	})
 }
 
 // A canary: the proof fails on each kind of broken promise.

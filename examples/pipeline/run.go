@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,23 +107,43 @@ func (t *trial) names() []string {
 	return names
 }
 
-// drive sends the requests, kills processes on the way, and returns when all requests are handed over.
+// drive sends the requests, kills processes on the way, and returns when all requests are handed over. If the requests
+// cannot be sent, drive returns that error at once.
 func (t *trial) drive(ctx context.Context, q *layer.Queue) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	sent := make(chan error, 1)
-	go func() { sent <- t.send(ctx, q) }()
+	go func() {
+		err := t.send(ctx, q)
+		if err != nil {
+			cancel(err)
+		}
+		sent <- err
+	}()
+	if err := t.follow(ctx, q); err != nil {
+		cancel(err)
+		<-sent
+		return context.Cause(ctx) // the first of the two errors
+	}
+	return <-sent
+}
+
+// follow kills processes on the way, and waits until all requests are handed over.
+func (t *trial) follow(ctx context.Context, q *layer.Queue) error {
 	for n := range t.kills {
 		// At 1/3 and 2/3 of the way, for example.
 		if err := t.reach(ctx, q, (n+1)*t.flights*t.each/(t.kills+1)); err != nil {
-			return errors.Join(err, <-sent)
+			return err
 		}
 		if err := t.kill(n); err != nil {
-			return errors.Join(err, <-sent)
+			return err
 		}
 	}
-	return errors.Join(<-sent, t.reach(ctx, q, t.flights*t.each))
+	return t.reach(ctx, q, t.flights*t.each)
 }
 
-// send enqueues the requests: the first of each flight, the second of each flight, and so on.
+// send enqueues the requests: the first of each flight, the second of each flight, and so on. A call takes
+// layer.MaxBatch of them at most.
 func (t *trial) send(ctx context.Context, q *layer.Queue) error {
 	for number := 1; number <= t.each; number++ {
 		var all []layer.Message
@@ -134,8 +155,10 @@ func (t *trial) send(ctx context.Context, q *layer.Queue) error {
 			}
 			all = append(all, m)
 		}
-		if _, err := q.Enqueue(ctx, all...); err != nil {
-			return err
+		for batch := range slices.Chunk(all, layer.MaxBatch) {
+			if _, err := q.Enqueue(ctx, batch...); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
