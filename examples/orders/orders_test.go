@@ -296,7 +296,10 @@ func TestOtherSites(t *testing.T) {
 // TestCommands: what a user mistypes is said; verify prints the ledger's figures.
 func TestCommands(t *testing.T) {
 	folder := t.TempDir()
-	for _, args := range [][]string{{"sell"}, {"api"}, {"run", "-kils", "3"}, {"-kils"}, {"sell", "-folder", folder}} {
+	for _, args := range [][]string{
+		{"sell"}, {"api"}, {"run", "-kils", "3"}, {"-kils"}, {"sell", "-folder", folder},
+		{"run", "-customers", "0"},
+	} {
 		require.Error(t, command(t.Context(), args, nil, io.Discard, io.Discard), args)
 	}
 	var out bytes.Buffer

@@ -49,6 +49,9 @@ func runCommand(ctx context.Context, flags *flag.FlagSet, args []string, stdout,
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if t.customers < 1 {
+		return fmt.Errorf("%d customers: there must be one at least", t.customers)
+	}
 	r, err := t.run(ctx)
 	if err != nil {
 		return err
