@@ -13,7 +13,7 @@ import (
 
 // clients place orders by HTTP, as other services would.
 type clients struct {
-	url  string
+	url  func() string // of the service, which moves when it is restarted
 	http *http.Client
 
 	mu         sync.Mutex
@@ -23,7 +23,7 @@ type clients struct {
 	duplicates int64         // guarded by mu
 }
 
-func newClients(url string) *clients {
+func newClients(url func() string) *clients {
 	return &clients{
 		url: url, changed: make(chan struct{}),
 		http: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: concurrency}},
@@ -98,7 +98,7 @@ func (c *clients) order(ctx context.Context, o order) error {
 }
 
 func (c *clients) post(ctx context.Context, body []byte) (status int, text string, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/orders", bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url()+"/orders", bytes.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,22 +24,19 @@ type member struct {
 	cmd     *exec.Cmd
 	stdin   io.Closer
 	stderr  *bytes.Buffer
-	address string // of its HTTP server, the same after each start
+	address atomic.Pointer[string] // URL of its HTTP server, after its first start
 }
 
-func (m *member) url() string { return "http://" + m.address }
+func (m *member) url() string { return *m.address.Load() }
 
 // start starts the process, and returns when it answers. The process ends when its stdin does, also if this one dies.
+// After each start it has another address: while no process listens on a port, any other may take it.
 func (m *member) start() error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	args := m.args
-	if m.address != "" {
-		args = append(args[:len(args):len(args)], "-listen", m.address)
-	}
-	m.cmd, m.stderr = exec.Command(self, args...), new(bytes.Buffer)
+	m.cmd, m.stderr = exec.Command(self, m.args...), new(bytes.Buffer)
 	m.cmd.Env = append(os.Environ(), childMark+"=1")
 	m.cmd.Stderr = m.stderr
 	stdout, err := m.cmd.StdoutPipe()
@@ -56,7 +54,8 @@ func (m *member) start() error {
 		err = errors.Join(err, m.stdin.Close(), m.cmd.Wait())
 		return fmt.Errorf("%s has not begun: %w\n%s", m.name, err, m.stderr)
 	}
-	m.address = strings.TrimPrefix(strings.TrimSpace(line), "http://")
+	line = strings.TrimSpace(line)
+	m.address.Store(&line)
 	return nil
 }
 

@@ -123,7 +123,7 @@ func (t *trial) drive(ctx context.Context) (err error) {
 		t.crew = append(t.crew, m)
 	}
 	defer func() { err = errors.Join(err, t.stop()) }()
-	t.clients = newClients(t.crew[0].url())
+	t.clients = newClients(t.crew[0].url)
 	placed := make(chan error, 1)
 	go func() {
 		err := t.clients.place(ctx, t.orders, t.customers)
