@@ -102,11 +102,11 @@ func (a *actor) loop(ctx context.Context, step func(a *actor, ctx context.Contex
 	}
 }
 
-// expected reports whether an operation may fail so under this load: what it was about is gone, or its own context.
+// expected reports whether an operation may fail so under this load: what it was about is gone.
 func expected(err error) bool {
 	for _, may := range []error{
 		layer.ErrClaimLost, layer.ErrNoItem, layer.ErrInFlight, layer.ErrNotHeld, layer.ErrNotPaused, layer.ErrNotInClaim,
-		layer.ErrHeld, layer.ErrNotDelayed, context.DeadlineExceeded, context.Canceled,
+		layer.ErrHeld, layer.ErrNotDelayed,
 	} {
 		if errors.Is(err, may) {
 			return true
@@ -120,6 +120,15 @@ func (a *actor) group() string { return fmt.Sprint("g", a.rng.IntN(20)) }
 // impatient is a context that ends early.
 func (a *actor) impatient(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Duration(a.rng.Int64N(int64(15*time.Millisecond))))
+}
+
+// givenUp returns err, or nil if err says that ctx has ended. err is of a call with this context, which may end early.
+// While its context lasts, a call must not fail so.
+func givenUp(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return err
 }
 
 // pause lets others run, and bounds the load's rate.
@@ -153,7 +162,7 @@ func (a *actor) produce(ctx context.Context) error {
 		early, cancel := a.impatient(ctx)
 		defer cancel()
 		_, err := a.q.Enqueue(early, msgs...)
-		return err
+		return givenUp(early, err)
 	}
 	a.count("enqueue")
 	_, err := a.q.Enqueue(ctx, msgs...)
@@ -233,7 +242,7 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 		a.count("ack given up")
 		early, cancel := a.impatient(ctx)
 		defer cancel()
-		return nil, a.q.Ack(early, c)
+		return nil, givenUp(early, a.q.Ack(early, c))
 	}
 	a.count("ack")
 	return nil, a.q.Ack(ctx, c)
@@ -354,7 +363,7 @@ func (a *actor) churnWorker(ctx context.Context) (err error) {
 		early, cancel = a.impatient(ctx)
 	}
 	defer cancel()
-	return w.Stop(early)
+	return givenUp(early, w.Stop(early))
 }
 
 // churnWaiter opens a handle, lets receives wait on it, some of which are given up, and closes it under the others.
@@ -373,10 +382,11 @@ func (a *actor) churnWaiter(ctx context.Context) error {
 		wg.Go(func() {
 			defer cancel()
 			claims, err := q.Receive(waiting, layer.ReceiveOptions{Wait: layer.MaxWait})
+			err = givenUp(waiting, err)
 			for _, c := range claims {
 				err = errors.Join(err, q.Ack(ctx, c))
 			}
-			if err != nil && !expected(err) && !errors.Is(err, layer.ErrClosed) {
+			if err != nil && ctx.Err() == nil && !expected(err) && !errors.Is(err, layer.ErrClosed) {
 				a.fail(fmt.Errorf("soak: waiter: %w", err))
 			}
 		})
@@ -410,6 +420,7 @@ func (a *actor) wait(ctx context.Context) error {
 	}
 	defer cancel()
 	claims, err := a.q.Receive(waiting, o)
+	err = givenUp(waiting, err)
 	for _, c := range claims {
 		switch a.rng.IntN(20) {
 		case 0:

@@ -14,6 +14,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
 )
 
 // soak keeps db under load for a few seconds.
@@ -144,6 +145,24 @@ func TestLeaksAreFound(t *testing.T) {
 			require.NoError(t, l.Close())
 		})
 	}
+}
+
+// TestOnlyWhatIsGivenUpEnds: a call whose context lasts, and that fails as if it had ended, fails the soak. The calls
+// that are given up may fail so.
+func TestOnlyWhatIsGivenUpEnds(t *testing.T) {
+	for _, ended := range []error{context.DeadlineExceeded, context.Canceled} {
+		l := &load{}
+		(&actor{load: l}).loop(t.Context(), func(a *actor, _ context.Context) error {
+			a.stopped.Store(true) // one step
+			return ended
+		})
+		require.ErrorIs(t, l.failure(), ended)
+	}
+	early, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	require.NoError(t, givenUp(early, context.DeadlineExceeded))
+	require.ErrorIs(t, givenUp(t.Context(), context.DeadlineExceeded), context.DeadlineExceeded)
+	require.ErrorIs(t, givenUp(early, layer.ErrCorrupt), layer.ErrCorrupt)
 }
 
 // TestGrown: a figure may move within its slack, but not rise out of it.
