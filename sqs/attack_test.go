@@ -465,6 +465,24 @@ func TestSignedHeaders(t *testing.T) {
 	})
 }
 
+// TestSignedHeaderTwice: if a request has a signed header twice, the signature is of both values.
+func TestSignedHeaderTwice(t *testing.T) {
+	bubble(t, Options{Keys: frontKeys}, func(e *env) {
+		for _, name := range []string{"Date", "X-Other"} {
+			for added, want := range map[string]int{"": http.StatusOK, "three": http.StatusForbidden} {
+				r := post("ListQueues", object{})
+				r.Header[name] = []string{"one", "two"}
+				signAll(r)
+				if added != "" {
+					r.Header.Add(name, added)
+				}
+				status, _, body := e.do(r)
+				require.Equal(e, want, status, "%s, %q: %s", name, added, body)
+			}
+		}
+	})
+}
+
 // asked is the answer to a request, which must succeed.
 func (e *env) asked(r *http.Request) (answer object) {
 	e.Helper()

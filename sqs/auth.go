@@ -170,9 +170,6 @@ func (g signature) again(r *http.Request, body []byte) (string, error) {
 	if slices.Contains(g.headers, "content-length") { // the HTTP server takes it out
 		copied.Header.Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
 	}
-	if slices.Contains(g.headers, "date") && r.Header.Get("Date") != "" {
-		copied.Header.Set("Date", r.Header.Get("Date"))
-	}
 	token, form := r.Header.Get("X-Amz-Security-Token"), v4.SignatureTypeHeader
 	if g.inURL {
 		query := u.Query()
