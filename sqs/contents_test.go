@@ -5,8 +5,10 @@ import (
 	"encoding/xml"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -87,6 +89,24 @@ func TestValueOfAnotherType(t *testing.T) {
 		}
 		require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
 	})
+}
+
+// TestNumbersInXML: a large number in an answer of the Query protocol has all its digits, and no exponent.
+func TestNumbersInXML(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		e.withDead("orders.fifo", "dead.fifo", 1)
+		arn := e.s.arn("dead.fifo")
+		e.call("StartMessageMoveTask", object{"SourceArn": arn})
+		status, body := e.query("Action=ListMessageMoveTasks&SourceArn=" + url.QueryEscape(arn))
+		require.Equal(e, http.StatusOK, status, body)
+		require.Regexp(e, "<StartedTimestamp>[0-9]+</StartedTimestamp>", body)
+		time.Sleep(5 * time.Second) // until the task has ended
+	})
+	for _, asJSON := range []bool{false, true} {
+		c := &call{action: "CancelMessageMoveTask", asJSON: asJSON}
+		const moved = 1<<53 + 1
+		require.Regexp(t, "Moved\"?[:>]9007199254740993\\D", string(c.success(&cancelMessageMoveTaskResult{moved})))
+	}
 }
 
 // TestChecksumsInXML: a message of a Go program may have characters that XML cannot have. The Query protocol replaces

@@ -245,7 +245,9 @@ func (c *call) success(answer any) []byte {
 // there.
 func membersOf(answer any) map[string]any {
 	var members map[string]any
-	if err := json.Unmarshal(marshal(answer), &members); err != nil {
+	d := json.NewDecoder(bytes.NewReader(marshal(answer)))
+	d.UseNumber() // the text of a large float has an exponent
+	if err := d.Decode(&members); err != nil {
 		panic(err) // marshal made it
 	}
 	maps.DeleteFunc(members, func(_ string, v any) bool { return v == nil })
