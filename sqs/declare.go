@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"slices"
 	"strings"
+	"time"
 
 	"fdbfifo/internal/strict"
 )
@@ -38,13 +38,16 @@ func ReadQueues(r io.Reader) ([]Declared, error) {
 	decoder := json.NewDecoder(io.LimitReader(r, maxDeclaration))
 	var text json.RawMessage
 	var read []struct {
-		Name       string                     `json:"name"`
-		Attributes map[string]json.RawMessage `json:"attributes"`
-		Tags       map[string]*string         `json:"tags"`
+		Name       string          `json:"name"`
+		Attributes json.RawMessage `json:"attributes"`
+		Tags       json.RawMessage `json:"tags"`
 	}
 	err := decoder.Decode(&text)
 	if err == nil {
 		err = strict.UnmarshalKnown(text, &read)
+	}
+	if err == nil && read == nil {
+		err = errors.New("it is null")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("a list of queues is wanted: %w", err)
@@ -70,12 +73,16 @@ func ReadQueues(r io.Reader) ([]Declared, error) {
 
 // declaredAs returns the declaration of a queue from its JSON. It refuses null, as settings does: a template whose
 // variable is not set would otherwise remove a policy.
-func declaredAs(queue string, attributes map[string]json.RawMessage, tags map[string]*string) (Declared, error) {
+func declaredAs(queue string, attributes, tags json.RawMessage) (Declared, error) {
 	d := Declared{Name: queue, Attributes: make(map[string]string), Tags: make(map[string]string)}
 	if strings.HasSuffix(queue, fifoSuffix) {
 		d.Attributes[fifoQueue] = "true"
 	}
-	for name, value := range attributes {
+	values, err := membersNamed[json.RawMessage]("attributes", attributes)
+	if err != nil {
+		return d, err
+	}
+	for name, value := range values {
 		var text *string
 		switch err := json.Unmarshal(value, &text); {
 		case err != nil:
@@ -86,7 +93,11 @@ func declaredAs(queue string, attributes map[string]json.RawMessage, tags map[st
 			d.Attributes[name] = *text
 		}
 	}
-	for name, value := range tags {
+	texts, err := membersNamed[*string]("tags", tags)
+	if err != nil {
+		return d, err
+	}
+	for name, value := range texts {
 		if value == nil {
 			return d, fmt.Errorf("the tag %q is null", name)
 		}
@@ -96,42 +107,78 @@ func declaredAs(queue string, attributes map[string]json.RawMessage, tags map[st
 	return d, nil
 }
 
+// membersNamed returns the members of an object that is itself the member of a name. It returns none if the object is
+// left out, and refuses null.
+func membersNamed[V any](name string, object json.RawMessage) (map[string]V, error) {
+	var members map[string]V
+	if object == nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(object, &members); err != nil {
+		return nil, fmt.Errorf("the member %q: %w", name, err)
+	}
+	if members == nil {
+		return nil, fmt.Errorf("the member %q is null", name)
+	}
+	return members, nil
+}
+
 // Declare makes the queues that do not exist, and sets the attributes and tags of those that do. Attributes, tags and
 // queues that are not named stay as they are. Dead letter queues may be declared behind the queues that name them. If
-// CreateQueue or SetQueueAttributes would refuse a queue, Declare ends with *RefusedError, and the caller must correct
-// the declaration. An empty number or choice is refused for a new queue, too: it would be refused when the server
-// starts the next time. Any other error is the database's, with the queue's name, and the caller may call again. Queues
-// before that one are made or set by then.
+// a queue of the same name was deleted less than a minute ago, Declare waits until the name is free. If CreateQueue or
+// SetQueueAttributes would refuse a queue, Declare ends with *RefusedError, and the caller must correct the
+// declaration. An empty number or choice is refused for a new queue, too: it would be refused when the server starts
+// the next time. Any other error is the database's or that of ctx, with the queue's name, and the caller may call
+// again. Queues before that one are made or set by then.
 func (s *Server) Declare(ctx context.Context, queues []Declared) error {
 	c := &call{account: s.options.Account}
-	for _, q := range queues { // without what names other queues
-		if err := s.declare(ctx, c, q, redrivePolicy, redriveAllowPolicy); err != nil {
-			return notDeclared(q, err)
-		}
-	}
-	for _, q := range queues {
-		if err := s.declare(ctx, c, q); err != nil {
-			return notDeclared(q, err)
+	// The RedrivePolicy comes last: by then each dead letter queue is there, and has its RedriveAllowPolicy.
+	for _, without := range []string{redrivePolicy, ""} {
+		for _, q := range queues {
+			if err := s.declareWhenFree(ctx, c, q, without); err != nil {
+				return notDeclared(q, err)
+			}
 		}
 	}
 	return nil
 }
 
 // notDeclared returns the error of Declare: a RefusedError if the declaration can never succeed, otherwise the
-// database's error.
+// database's error. A queue that another client deletes at that moment is no fault of the declaration.
 func notDeclared(q Declared, err error) error {
-	if told(err).senderFault() {
+	if told(err).senderFault() && ignoreNoQueue(err) != nil {
 		return &RefusedError{Queue: q.Name, Err: err}
 	}
 	return fmt.Errorf("queue %q: %w", q.Name, err)
 }
 
-func (s *Server) declare(ctx context.Context, c *call, q Declared, without ...string) error {
+// declareWhenFree declares a queue. It waits while the name of a deleted queue cannot be used again.
+func (s *Server) declareWhenFree(ctx context.Context, c *call, q Declared, without string) error {
+	for waits := false; ; waits = true {
+		err := s.declare(ctx, c, q, without)
+		if told(err).code != told(recentlyDeleted()).code {
+			s.forgetLost(err, q.Name)
+			return err
+		}
+		if !waits {
+			s.options.Logger.Warn("sqs: a declared queue was deleted just now, the server waits for its name",
+				"queue", q.Name)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return fmt.Errorf("its name is not free yet after a deletion: %w", ctx.Err())
+		}
+	}
+}
+
+// declare declares a queue without one of its attributes.
+func (s *Server) declare(ctx context.Context, c *call, q Declared, without string) error {
 	if err := checkNotEmpty(q.Attributes); err != nil {
 		return err
 	}
 	attributes := maps.Clone(q.Attributes)
-	maps.DeleteFunc(attributes, func(name, _ string) bool { return slices.Contains(without, name) })
+	delete(attributes, without)
 	if text, ok := attributes[redrivePolicy]; ok {
 		attributes[redrivePolicy] = s.fullPolicy(text)
 	}

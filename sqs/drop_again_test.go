@@ -1,6 +1,8 @@
 package sqs
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -85,6 +87,42 @@ type waitingDB struct {
 func (d waitingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	d.before(o.Call)
 	return d.DB.Begin(o)
+}
+
+// TestDeclareAfterADeletion: a declaration is not refused because a queue of that name was deleted less than a minute
+// ago. Declare waits until the name is free, or until its context ends.
+func TestDeclareAfterADeletion(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs")
+		e.call("DeleteQueue", object{"QueueUrl": url})
+		begun, declared := time.Now(), []Declared{{Name: "jobs", Attributes: map[string]string{delaySeconds: "7"}}}
+		short, cancel := context.WithTimeout(e.Context(), 10*time.Second)
+		defer cancel()
+		err := e.s.Declare(short, declared)
+		require.ErrorIs(e, err, context.DeadlineExceeded)
+		require.ErrorContains(e, err, `queue "jobs"`)
+		var refused *RefusedError
+		require.False(e, errors.As(err, &refused))
+		require.NoError(e, e.s.Declare(e.Context(), declared))
+		require.Equal(e, "7", e.attributes(url)[delaySeconds])
+		require.InDelta(e, nameFreeAfter.Seconds(), time.Since(begun).Seconds(), 5)
+	})
+}
+
+// TestDeclareOfADroppedQueue: that an operator has dropped the layer's queue of a declared queue is no fault of the
+// declaration. The queue can be used after the error.
+func TestDeclareOfADroppedQueue(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url, declared := e.create("jobs"), []Declared{{Name: "jobs", Attributes: map[string]string{delaySeconds: "7"}}}
+		require.NoError(e, layer.Drop(e.Context(), e.db, nil, "jobs", layer.DropOptions{}))
+		err := e.s.Declare(e.Context(), declared)
+		require.ErrorIs(e, err, layer.ErrNoQueue)
+		var refused *RefusedError
+		require.False(e, errors.As(err, &refused))
+		require.NoError(e, e.s.Declare(e.Context(), declared))
+		e.send(url, "", "a")
+		require.Equal(e, "1", e.attributes(url)["ApproximateNumberOfMessagesDelayed"])
+	})
 }
 
 // TestDroppedQueueIsMadeAgain: an operator drops the layer's queue of a queue that clients use. The server makes it

@@ -115,6 +115,29 @@ func TestOwnDeadLetterQueue(t *testing.T) {
 	})
 }
 
+// TestDeclaredSourceBeforeItsTarget: a declaration may let a further queue use a dead letter queue that is there
+// already, and may name that queue before the dead letter queue.
+func TestDeclaredSourceBeforeItsTarget(t *testing.T) {
+	t.Parallel()
+	bubble(t, Options{}, func(e *env) {
+		declare := func(names ...string) {
+			var queues []Declared
+			arns := make([]string, len(names))
+			policy := map[string]string{redrivePolicy: `{"deadLetterTargetArn": "dead", "maxReceiveCount": 1}`}
+			for i, name := range names {
+				queues = append(queues, Declared{Name: name, Attributes: policy})
+				arns[i] = e.s.arn(name)
+			}
+			allow := string(marshal(redriveAllow{Permission: byQueue, Sources: arns}))
+			queues = append(queues, Declared{Name: "dead", Attributes: map[string]string{redriveAllowPolicy: allow}})
+			require.NoError(e, e.s.Declare(e.Context(), queues))
+		}
+		declare("a")
+		declare("b", "a")
+		require.Contains(e, e.attributes("b")[redrivePolicy], e.s.arn("dead"))
+	})
+}
+
 // TestStoredOwnDeadLetterQueue: an earlier version may have stored a queue that is its own dead letter queue. A message
 // that fails too often stays among the queue's dead letters. It does not come back again and again, and the log says
 // why.

@@ -38,18 +38,23 @@ func TestMissingValues(t *testing.T) {
 	})
 }
 
-// TestDeclaredNull: a file of queues with null for an attribute or a tag is refused, as a request is. A template whose
-// variable is not set would otherwise remove a policy, or shorten a retention.
+// TestDeclaredNull: a file of queues with null for an attribute or a tag is refused, as a request is, and so is null
+// for all of them or for the whole file. A template whose variable is not set would otherwise remove a policy, or
+// shorten a retention.
 func TestDeclaredNull(t *testing.T) {
 	for _, test := range []struct{ queue, names string }{
 		{`"attributes": {"MessageRetentionPeriod": null}`, `"MessageRetentionPeriod"`},
 		{`"attributes": {"DelaySeconds": 5, "Policy":  null }`, `"Policy"`},
 		{`"tags": {"team": null}`, `"team"`},
+		{`"attributes": null`, `"attributes"`},
+		{`"tags": null`, `"tags"`},
 	} {
 		_, err := ReadQueues(strings.NewReader(`[{"name": "first"}, {"name": "jobs", ` + test.queue + `}]`))
 		require.ErrorContains(t, err, test.names+" is null", test.queue)
 		require.ErrorContains(t, err, `queue 2, "jobs"`)
 	}
+	_, err := ReadQueues(strings.NewReader(" null "))
+	require.ErrorContains(t, err, "it is null")
 	const empty = `[{"name": "jobs", "attributes": {"Policy": ""}, "tags": {"a": ""}}]`
 	declared, err := ReadQueues(strings.NewReader(empty))
 	require.NoError(t, err)
