@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"encoding/xml"
@@ -81,6 +82,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	c.json = kind == jsonType
 	c.asJSON = !c.json && r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Accept"), "application/json")
+	if err := checkHost(r); err != nil {
+		return nil, err
+	}
 	if r.Method != http.MethodPost && (c.json || r.Method != http.MethodGet) {
 		return nil, refuse(http.StatusMethodNotAllowed, "UnknownOperationException", "InvalidAction",
 			"The method %s is not supported: use POST, or GET with the Query protocol.", r.Method)
@@ -258,10 +262,7 @@ func (c *call) failure(e *apiError) []byte {
 	if c.json {
 		return marshal(map[string]string{"__type": e.shape, "message": e.text})
 	}
-	text := e.text
-	if e.queryText != "" {
-		text = e.queryText
-	}
+	text := cmp.Or(e.queryText, e.text)
 	if c.asJSON {
 		return marshal(map[string]any{
 			"Error":     map[string]any{"Type": e.fault(), "Code": e.code, "Message": text, "Detail": nil},

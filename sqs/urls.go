@@ -5,6 +5,18 @@ import (
 	"strings"
 )
 
+// maxHost bounds the Host header, because an answer may repeat it in 1,000 URLs. The name of a host has 253 bytes at
+// most.
+const maxHost = 300 // bytes
+
+func checkHost(r *http.Request) error {
+	if len(r.Host) <= maxHost {
+		return nil
+	}
+	return refuse(http.StatusBadRequest, "MalformedHttpRequestException", "MalformedHttpRequestException",
+		"The Host header has %d bytes: %d are allowed.", len(r.Host), maxHost)
+}
+
 // base is the scheme and the host by which the client has come.
 func (s *Server) base(r *http.Request) string {
 	if s.options.URL != "" {

@@ -9,6 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestLongHost: a Host header that is longer than the name of any host is refused. Each URL of a list would repeat it.
+func TestLongHost(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		e.create("jobs")
+		for digits, want := range map[int]int{5: http.StatusOK, 290: http.StatusOK, 10_000: http.StatusBadRequest} {
+			r := post("ListQueues", object{})
+			r.Host = "localhost:" + strings.Repeat("1", digits)
+			status, _, body := e.do(r)
+			require.Equal(e, want, status, "%d digits: %.100s", digits, body)
+			require.Less(e, len(body), 1000)
+		}
+	})
+}
+
 // TestSlashesOfURLs: a queue's URL may end in a slash, as in examples of AWS. A request may have more slashes than
 // needed, and the path of Options.URL, which a proxy may remove or not.
 func TestSlashesOfURLs(t *testing.T) {
