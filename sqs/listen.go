@@ -33,9 +33,10 @@ const (
 )
 
 // Serve serves clients at l until ctx ends. Then waiting receives return without messages, requests under way are
-// finished, for up to ten seconds, and l and the server are closed. most bounds the connections that are served at the
-// same time; 0 = DefaultConnections. They are fewer if the process may open few files. If there are more, a new one
-// takes the place of one that has had no verified request at work for a second, or waits.
+// finished, for up to ten seconds, and l and the server are closed, which ends the requests that are left. most bounds
+// the connections that are served at the same time; 0 = DefaultConnections. They are fewer if the process may open few
+// files. If there are more, a new one takes the place of one that has had no verified request at work for a second, or
+// waits.
 //
 // Errors: the options have no Keys, and l is not on this machine alone (Options.Open); or they have Open and Keys.
 // Serve then closes l and the server.

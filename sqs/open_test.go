@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 // addressed is a listener on the loopback that says it listens at another address.
@@ -90,6 +93,44 @@ func TestServeClosesItsListener(t *testing.T) {
 			require.True(e, closed.Load())
 		})
 	}
+}
+
+// TestServeEndsItsCalls: when Serve returns, no call is under way, also none that has outlasted the ten seconds of the
+// end because the database keeps it waiting.
+func TestServeEndsItsCalls(t *testing.T) {
+	t.Parallel()
+	var hangs atomic.Bool
+	var tried atomic.Int64
+	fails := func(call string) error {
+		if !hangs.Load() || call != string(layer.VerbEnqueue) {
+			return nil
+		}
+		tried.Add(1)
+		return &kv.Error{Code: kv.CodeProcessBehind}
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: fails} }
+	bubbleOn(t, open, Options{Keys: frontKeys}, func(e *env) {
+		status, _, body := e.do(signAll(post("CreateQueue", object{"QueueName": "jobs"})))
+		require.Equal(e, http.StatusOK, status, body)
+		f := &front{env: e, net: &pipes{conns: make(chan net.Conn)}}
+		f.net.closed, f.net.close = context.WithCancel(context.Background())
+		ctx, stop := context.WithCancel(e.Context())
+		done := make(chan error, 1)
+		go func() { done <- e.s.Serve(ctx, f.net, 0) }()
+		c, ok := f.dial("192.0.2.1:1", time.Minute)
+		require.True(e, ok)
+		defer c.Close()
+		hangs.Store(true)
+		go func() { _ = signAll(post("SendMessage", object{"QueueUrl": "jobs", "MessageBody": "b"})).Write(c) }()
+		time.Sleep(time.Second)
+		require.Positive(e, tried.Load())
+		stop()
+		err := <-done
+		before := tried.Load()
+		time.Sleep(time.Minute)
+		require.Equal(e, before, tried.Load(), "attempts of the call")
+		require.NoError(e, err)
+	})
 }
 
 // TestNoKeysInAnotherServer: the rule also holds for a handler in an HTTP server of the program.

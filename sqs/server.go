@@ -79,6 +79,9 @@ type Server struct {
 	stopped context.Context
 	stop    context.CancelFunc
 	work    sync.WaitGroup             // goroutines of the server's own
+	closed  context.Context            // ends the calls
+	close   context.CancelFunc         // of closed
+	calls   sync.WaitGroup             // those under way
 	signs   atomic.Pointer[receiptKey] // nil = not read yet
 	// troubles says to the log that the database keeps the server waiting.
 	troubles kv.Troubles
@@ -128,6 +131,7 @@ func NewServer(db kv.DB, o Options) *Server {
 	}
 	s.troubles.Say = s.sayTrouble
 	s.stopped, s.stop = context.WithCancel(kv.WithTrouble(context.Background(), s.troubles.Note))
+	s.closed, s.close = context.WithCancel(context.Background())
 	s.every(tidyEvery, s.tidy)
 	s.every(deadEvery, s.moveAllDead)
 	s.every(sweepEvery, s.sweep)
@@ -218,10 +222,15 @@ func (s *Server) Stop() {
 }
 
 // Close stops the server and closes the queues that it has open. The caller must wait until all requests have been
-// answered before it calls Close. If the database does not answer, Close returns after a few seconds, with an error.
+// answered before it calls Close, which ends those that have not. If the database does not answer, Close returns after
+// a few seconds, with an error.
 func (s *Server) Close(ctx context.Context) error {
 	s.Stop()
+	s.mu.Lock()
+	s.close()
+	s.mu.Unlock()
 	s.work.Wait()
+	s.calls.Wait()
 	s.mu.Lock()
 	open, forgotten := slices.Collect(maps.Values(s.queues)), slices.Collect(maps.Values(s.closing))
 	clear(s.queues)
@@ -251,17 +260,33 @@ func (s *Server) Ready(ctx context.Context) error {
 	return err
 }
 
+// enter begins a call, which Close waits for. It reports false if the server is closed.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Err() != nil {
+		return false
+	}
+	s.calls.Add(1)
+	return true
+}
+
 // afterClient is how long a call goes on whose client has gone, or has ended its side of the connection.
 const afterClient = 10 * time.Second
 
 // call executes the operation of a request. The HTTP server cannot tell a client that has gone from one that has ended
 // its side of the connection and waits for the answer. Only the wait of a receive ends at once then, because it may
-// last long.
+// last long. After Close there are no calls.
 func (s *Server) call(client context.Context, c *call, request []byte) (any, error) {
+	if !s.enter() {
+		return nil, layer.ErrClosed
+	}
+	defer s.calls.Done()
 	c.client = client
 	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
 	defer cancel()
 	defer context.AfterFunc(client, func() { time.AfterFunc(afterClient, cancel) })()
+	defer context.AfterFunc(s.closed, cancel)()
 	answer, err := operations[c.action].call(ctx, s, c, request)
 	s.forgetLost(err, c.queue)
 	return answer, err
