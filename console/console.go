@@ -156,6 +156,9 @@ func New(o Options) (*Console, error) {
 		callback.Report("console: the log has panicked", err)
 	})
 	o.Prefix, o.Hosts = bytes.Clone(o.Prefix), slices.Clone(o.Hosts) // the caller's may change
+	for i, name := range o.Hosts {
+		o.Hosts[i] = strings.ToLower(name)
+	}
 	c := &Console{
 		o: o, guard: http.NewCrossOriginProtection(), open: map[string]*layer.Queue{}, rates: map[string]*history{},
 	}

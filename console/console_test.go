@@ -301,6 +301,21 @@ func TestForeignRequestsAreRefused(t *testing.T) {
 	}
 }
 
+// TestHostsInAnyCase: a name of Options.Hosts is known in upper and lower case. The console keeps no slice of the
+// caller's.
+func TestHostsInAnyCase(t *testing.T) {
+	names := []string{"Queues.Example.com:7411"}
+	s := newSite(t, func(o *Options) { o.Hosts = names })
+	require.Equal(t, []string{"Queues.Example.com:7411"}, names)
+	for host, want := range map[string]int{
+		"Queues.Example.com:7411": 200, "queues.example.com:7411": 200, "QUEUES.EXAMPLE.COM:7411": 200,
+		"queues.example.com": 421, "localhost": 421,
+	} {
+		r, _ := s.ask("GET", "/", nil, func(r *http.Request) { r.Host = host })
+		require.Equal(t, want, r.StatusCode, host)
+	}
+}
+
 var hidden = regexp.MustCompile(`name="([a-z_]+~?)" value="([^"]*)"`)
 
 // button is the form of the page whose button has a label.
