@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,6 +143,16 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 // of a client which ends its sending side ends at once, though the client waits for the answer.
 func afterClient(r *http.Request) context.Context { return context.WithoutCancel(r.Context()) }
 
+// backOf returns the page of the console that the field back names; "" = none. A link of another site may name a page
+// of that site there.
+func backOf(in url.Values) string {
+	back := in.Get("back")
+	if !strings.HasPrefix(back, "./") || strings.HasPrefix(back, ".//") || strings.ContainsAny(back, "\\\r\n") {
+		return ""
+	}
+	return back
+}
+
 // do does the action of a form. It answers with a redirect (303) to a page that says what was done.
 func (c *Console) do(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
@@ -154,10 +165,7 @@ func (c *Console) do(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, status(err), a.Result)
 		return
 	}
-	back := form.Get("back")
-	if !strings.HasPrefix(back, "./") || strings.HasPrefix(back, ".//") || strings.ContainsAny(back, "\\\r\n") {
-		back = "./" + link("queue", "q", a.Queue)
-	}
+	back := cmp.Or(backOf(form), "./"+link("queue", "q", a.Queue))
 	sep := "?"
 	if strings.Contains(back, "?") {
 		sep = "&"
@@ -491,7 +499,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 		return nil, fmt.Errorf("%w: there is no verb %q", errAsk, verb)
 	}
 	d := confirmData{
-		Verb: verb, Label: words.Label, Hint: words.Hint, Target: targetOf(in.Values), Back: in.Get("back"),
+		Verb: verb, Label: words.Label, Hint: words.Hint, Target: targetOf(in.Values), Back: backOf(in.Values),
 	}
 	q, err := c.queue(ctx, in.queue())
 	if err != nil {
@@ -564,5 +572,5 @@ func (c *Console) editPage(ctx context.Context, in input) (any, error) {
 	if body := string(item.Body); len(body) > maxEditable || !printable(body) || strings.Contains(body, "\r") {
 		return nil, errors.Join(errAsk, errors.New("the body is no text, or too long for a page: use fdbfifo edit"))
 	}
-	return editData{ID: id.String(), Body: string(item.Body), Seen: digest(item.Body), Back: in.Get("back")}, nil
+	return editData{ID: id.String(), Body: string(item.Body), Seen: digest(item.Body), Back: backOf(in.Values)}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -244,6 +245,27 @@ func TestOnlyConfirmedLetters(t *testing.T) {
 			require.Equal(t, http.StatusConflict, r.StatusCode, body)
 			require.EqualValues(t, 4, dead())
 		})
+	}
+}
+
+// TestBackStaysAtTheConsole: the link back of a page leads to a page of the console, whatever the address of the page
+// names.
+func TestBackStaysAtTheConsole(t *testing.T) {
+	s := newSite(t, nil)
+	id := s.enqueue("A", "x")[0].String()
+	href := regexp.MustCompile(`href="([^"]*)">Back<`)
+	for _, page := range []string{
+		link("confirm", "q", "orders", "verb", "cancel", "g", "A", "id", id), link("edit", "q", "orders", "id", id),
+	} {
+		own := "./" + link("group", "q", "orders", "g", "A")
+		for back, want := range map[string]string{
+			own: own, "https://evil.example": "./", "//evil.example": "./", `./\evil.example`: "./", "": "./",
+			".//evil.example": "./", "/elsewhere": "./",
+		} {
+			m := href.FindStringSubmatch(s.get("/" + page + "&back=" + url.QueryEscape(back)))
+			require.NotNil(t, m, page)
+			require.Equal(t, want, htmlText(m[1]), "%s: %s", page, back)
+		}
 	}
 }
 
