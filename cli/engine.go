@@ -57,17 +57,22 @@ func openDisk(ctx context.Context, o EngineOptions) (kv.DB, error) {
 			return nil, err
 		}
 	}
-	_, err := os.Lstat(filepath.Join(folder, databaseFile))
+	// The same path is checked and opened. The system reads .. behind a link in another way than filepath.Abs.
+	path, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, err
+	}
+	_, err = os.Lstat(filepath.Join(path, databaseFile))
 	missing := errors.Is(err, fs.ErrNotExist)
 	if missing && !o.Create {
 		return nil, &Error{Text: "there are no queues in " + folder, Exit: ExitNoQueue, Err: fs.ErrNotExist}
 	}
-	if err := checkFolderOfRoot(folder); err != nil {
+	if err := checkFolderOfRoot(path); err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(folder)
+	entries, err := os.ReadDir(path)
 	chosen := err == nil && len(entries) == 0 // a user that has made an empty folder knows where the queues are
-	f, err := openInTime(ctx, folder, o.Notice)
+	f, err := openInTime(ctx, path, o.Notice)
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,11 @@ func TestRootWritesOnlyWhereItMay(t *testing.T) {
 	require.NoError(t, os.Mkdir(below, 0o755))
 	led := filepath.Join(home, "led")
 	require.NoError(t, os.Symlink(theirs, led))
+	back, over := filepath.Join(theirs, "back"), filepath.Join(home, "over") // to folders of root's, by way of theirs
+	require.NoError(t, os.Mkdir(filepath.Join(home, "own"), 0o755))
+	require.NoError(t, os.Symlink(filepath.Join(home, "own"), back))
+	require.NoError(t, os.Lchown(back, 65534, 65534))
+	require.NoError(t, os.Symlink(back, over))
 
 	h := newHarness(t)
 	run := func(args ...string) error {
@@ -53,7 +58,7 @@ func TestRootWritesOnlyWhereItMay(t *testing.T) {
 		return h.app().Run(ctx, args, strings.NewReader(""), new(strings.Builder), new(strings.Builder))
 	}
 	require.NoError(t, run("create"))
-	for _, folder := range []string{theirs, below, led, group, filepath.Join(theirs, "new")} {
+	for _, folder := range []string{theirs, below, led, back, over, group, filepath.Join(theirs, "new")} {
 		err := run("console", "--listen", "unix:"+filepath.Join(folder, "s"))
 		require.Equal(t, ExitUsage, ExitCode(err), "%s: %v", folder, err)
 		require.ErrorContains(t, err, "name a folder that only root can change", folder)
@@ -137,7 +142,7 @@ func TestSocketBeatsTheSwap(t *testing.T) {
 }
 
 // TestRootFollowsNoLinkToAFolder: root does not act on the folder to which a link of another user leads, and makes no
-// folder behind such a link. It follows a link of its own.
+// folder behind such a link, also if a link of root's leads to it. It follows a link of its own.
 func TestRootFollowsNoLinkToAFolder(t *testing.T) {
 	theirs := strangersFolder(t)
 	own := filepath.Join(t.TempDir(), "own")
@@ -152,9 +157,22 @@ func TestRootFollowsNoLinkToAFolder(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	require.NoError(t, os.Lchown(link, 65534, 65534))
-	for _, folder := range []string{link, filepath.Join(link, "below", "new")} {
+	over := filepath.Join(t.TempDir(), "over")
+	require.NoError(t, os.Symlink(link, over))
+	again := filepath.Join(filepath.Dir(mine), "again")
+	target, err := filepath.Rel(filepath.Dir(mine), over)
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(target, again))
+	for _, folder := range []string{link, filepath.Join(link, "below", "new"), over, again} {
 		_, err = openDisk(t.Context(), EngineOptions{Arg: folder, Create: true, Notice: t.Logf})
 		require.ErrorContains(t, err, link+" is a link of another user")
 	}
 	require.NoDirExists(t, filepath.Join(own, "below"))
+	db, err = openDisk(t.Context(), EngineOptions{Arg: link + "/../made", Create: true, Notice: t.Logf})
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	require.NoDirExists(t, filepath.Join(filepath.Dir(own), "made"))
+	circle := filepath.Join(t.TempDir(), "circle")
+	require.NoError(t, os.Symlink(circle, circle))
+	require.ErrorContains(t, checkFolderOfRoot(circle), "more than 40 links")
 }
