@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"fdbfifo/console"
 )
@@ -216,7 +217,7 @@ func (l *socketListener) Close() error {
 }
 
 // listenUnix makes a socket with a mode. The move of the socket to its place also replaces the socket of a process that
-// has ended. It is an error if path is another kind of file, or a socket on which a process still listens.
+// has ended. It is an error if path is another kind of file, or a socket on which a process listens or may listen.
 func listenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listener, error) {
 	path, _, err := trusted(path)
 	if err != nil {
@@ -229,8 +230,14 @@ func listenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listene
 	case info.Mode().Type() != fs.ModeSocket:
 		return nil, fmt.Errorf("%s is there, and is no socket", path)
 	default:
-		if c, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+		c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+		if err == nil {
 			return nil, errors.Join(fmt.Errorf("another process listens on %s", path), c.Close())
+		}
+		// No other error says so: the process may lack room for a connection, or the socket be for another user.
+		nobody := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
+		if !nobody {
+			return nil, fmt.Errorf("another process may listen on %s: %w", path, err)
 		}
 	}
 	folder, err := os.OpenRoot(filepath.Dir(path))

@@ -5,10 +5,12 @@ package cli
 import (
 	"context"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,6 +141,33 @@ func TestSocketBeatsTheSwap(t *testing.T) {
 	info, err := os.Lstat(victim)
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o644), info.Mode())
+}
+
+// TestBusySocketIsNotReplaced: a socket stays in its place if a process may listen on it, though it takes no connection
+// now.
+func TestBusySocketIsNotReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, syscall.Close(fd)) }()
+	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}))
+	require.NoError(t, syscall.Listen(fd, 0))
+	before, err := os.Lstat(path)
+	require.NoError(t, err)
+	for {
+		c, err := net.Dial("unix", path)
+		if err != nil { // no further connection may wait
+			require.ErrorIs(t, err, syscall.EAGAIN)
+			break
+		}
+		defer c.Close()
+	}
+	_, err = listenUnix(t.Context(), path, 0o600)
+	require.ErrorIs(t, err, syscall.EAGAIN)
+	require.ErrorContains(t, err, "may listen")
+	now, err := os.Lstat(path)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, now))
 }
 
 // TestRootFollowsNoLinkToAFolder: root does not act on the folder to which a link of another user leads, and makes no
