@@ -4,7 +4,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,4 +81,47 @@ func TestReadsOfPipesEndAtCtrlC(t *testing.T) {
 		}()
 		requireInterrupted(t, ctx, readerArgs(command, pipe), nil)
 	}
+}
+
+// TestCertificateInFilesThatHang: connections get the certificate before while the files of the next one do not answer.
+// They get the next one when the files have answered.
+func TestCertificateInFilesThatHang(t *testing.T) {
+	cert, key := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
+	write := func(path string, text []byte) { require.NoError(t, os.WriteFile(path, text, 0o600)) }
+	a, b := selfSigned(t, "one")
+	write(cert, a)
+	write(key, b)
+	c, err := readCertificate(cert, key, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	a, b = selfSigned(t, "two")
+	write(cert, a)
+	require.NoError(t, os.Chtimes(cert, time.Time{}, time.Now().Add(-time.Hour))) // another time than before
+	require.NoError(t, os.Remove(key))
+	require.NoError(t, syscall.Mkfifo(key, 0o600)) // opening it takes until there is a writer
+	c.looked = time.Time{}                         // as if the pause were over
+	names := make(chan string)
+	for range 3 {
+		go func() {
+			pair, _ := c.get(nil)
+			names <- pair.Leaf.Subject.CommonName
+		}()
+	}
+	for range 3 {
+		select {
+		case name := <-names:
+			require.Equal(t, "one", name)
+		case <-time.After(time.Minute):
+			require.Fail(t, "no certificate")
+		}
+	}
+	writer, err := os.OpenFile(key, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(key))
+	write(key, b)
+	_, err = writer.Write(b)
+	require.NoError(t, errors.Join(err, writer.Close()))
+	require.Eventually(t, func() bool {
+		pair, err := c.get(nil)
+		return err == nil && pair.Leaf.Subject.CommonName == "two"
+	}, time.Minute, 10*time.Millisecond)
 }
