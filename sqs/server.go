@@ -230,7 +230,15 @@ func (s *Server) Close(ctx context.Context) error {
 	s.close()
 	s.mu.Unlock()
 	s.work.Wait()
-	s.calls.Wait()
+	ended := make(chan struct{})
+	go func() {
+		s.calls.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done(): // a call hangs in the engine, which no context ends
+	}
 	s.mu.Lock()
 	open, forgotten := slices.Collect(maps.Values(s.queues)), slices.Collect(maps.Values(s.closing))
 	clear(s.queues)
