@@ -231,7 +231,8 @@ last step is unknown (exit code 9), it prints no such id, but how to look for th
 					err, report.Last = s.replayUnknown(err, report.Last), nil
 				}
 				// An interrupted replay has a report too, of the messages that it has replayed.
-				return errors.Join(s.printReplay(report, dryRun, err != nil || report.Done == int64(limit) && limit > 0), err)
+				stopped := err != nil || report.Done == int64(limit) && limit > 0
+				return errors.Join(s.printReplay(report, dryRun, stopped), err)
 			})
 		},
 	}

@@ -121,8 +121,8 @@ func placeFlag(key []byte, directories map[string]string) string {
 	return "--prefix " + shellWord(prefixText(key))
 }
 
-// shellWord quotes a word for a shell if that is needed. What could steer a terminal is escaped as bash, zsh and ksh
-// have it.
+// shellWord quotes a word for a shell if that is needed. Characters that could steer a terminal are escaped as bash,
+// zsh and ksh have it.
 func shellWord(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||

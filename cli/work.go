@@ -158,7 +158,7 @@ type working struct {
 	fatal   chan error    // the first error that ends work
 	over    chan struct{} // closed with that error
 	ending  sync.Once
-	// aside are writes to stderr for which work does not wait until it has stopped: nobody may read stderr.
+	// aside are writes to stderr for which work does not wait until it has stopped: stderr may have no reader.
 	aside sync.WaitGroup
 
 	mu   sync.Mutex
@@ -225,7 +225,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	begun := s.app.Now()
 	worker.Start()
 	stop := sync.OnceValue(func() error { return s.stop(worker) })
-	go func() { // the last messages may take long, and nobody else gets a group that the worker claims meanwhile
+	go func() { // the last messages may take long, and a group that the worker claims is kept from other processes
 		select {
 		case <-w.filled:
 			_ = stop() // returned again below

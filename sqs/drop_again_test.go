@@ -43,8 +43,8 @@ func TestRecreatedQueueIsNotDropped(t *testing.T) {
 	})
 }
 
-// TestQueueIsMadeBesideItsDrop: a server that is slow makes the layer's queue of a queue that another server has deleted
-// and dropped since. The layer's queue is dropped again. The name is free after a minute.
+// TestQueueIsMadeBesideItsDrop: a server that is slow makes the layer's queue of a queue that another server has
+// deleted and dropped since. The layer's queue is dropped again. The name is free after a minute.
 func TestQueueIsMadeBesideItsDrop(t *testing.T) {
 	for _, late := range []time.Duration{5 * time.Second, 3 * time.Minute} { // the name is free again by then
 		var held atomic.Int64 // which transaction of those that open a queue
