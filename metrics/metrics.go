@@ -56,8 +56,9 @@ type Exporter struct {
 
 // source is a queue whose figures are exported.
 type source struct {
-	q  *layer.Queue
-	mu sync.Mutex // held while the queue is read
+	q    *layer.Queue
+	turn chan struct{} // holds a token while the queue is read, which may take long if the engine hangs
+	mu   sync.Mutex
 	// Guarded by mu.
 	stats layer.Stats
 	at    time.Time
@@ -84,7 +85,7 @@ func New(o Options) *Exporter {
 func (e *Exporter) Add(q *layer.Queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.queues = append(e.queues, &source{q: q})
+	e.queues = append(e.queues, &source{q: q, turn: make(chan struct{}, 1)})
 	e.of(q.Name())
 }
 
@@ -175,42 +176,94 @@ func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
 }
 
 // readers is how many queues are read at the same time. One after the other, the figures of thousands of queues would
-// take longer than a scrape may.
-const readers = 16
+// take longer than a scrape may. A reading that takes longer than slowReading is not counted any more, so that queues
+// that do not answer hold up no others.
+const (
+	readers     = 16
+	slowReading = time.Second
+)
 
-// readAll reads the figures of queues.
+// readAll reads the figures of queues, first of those that were read longest ago. If the time ends before a queue's
+// turn, its last figures stay, and it comes earlier in the next scrape.
 func (e *Exporter) readAll(ctx context.Context, sources []*source) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 	defer cancel()
+	sources = slices.SortedStableFunc(slices.Values(sources), func(a, b *source) int {
+		return a.readAt().Compare(b.readAt())
+	})
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	free := make(chan struct{}, readers)
 	for _, s := range sources {
-		free <- struct{}{}
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		leave := sync.OnceFunc(func() { <-free })
+		slow := time.AfterFunc(slowReading, leave)
 		reading.Go(func() {
-			defer func() { <-free }()
+			defer leave()
+			defer slow.Stop()
 			e.read(ctx, s)
 		})
 	}
 }
 
-// read reads the figures of a queue from its database, unless they are young enough.
+// read reads the figures of a queue from its database, unless they are young enough. It returns when ctx ends, also if
+// the engine hangs in a call, which no context ends. Then the reading goes on alone, and there is no other until it has
+// ended.
 func (e *Exporter) read(ctx context.Context, s *source) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := e.o.Now()
-	age := now.Sub(s.at)
-	if !s.at.IsZero() && age >= 0 && age < e.o.Every { // a clock that was set back tells no age
+	if ctx.Err() != nil || s.isYoung(now, e.o.Every) {
 		return
 	}
-	stats, err := s.q.Stats(ctx, layer.StatsOptions{})
-	s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), stats, err == nil
-	s.gone = errors.Is(err, layer.ErrNoQueue)
-	if err != nil {
+	type result struct {
+		stats layer.Stats
+		err   error
+	}
+	results := make(chan result, 1)
+	select {
+	case s.turn <- struct{}{}:
+		if now = e.o.Now(); s.isYoung(now, e.o.Every) { // another scrape has read them
+			<-s.turn
+			return
+		}
+		go func() {
+			stats, err := s.q.Stats(ctx, layer.StatsOptions{})
+			results <- result{stats, err}
+			<-s.turn
+		}()
+	case <-ctx.Done():
+	}
+	var r result
+	select {
+	case r = <-results:
+	case <-ctx.Done():
+		r.err = context.Cause(ctx)
+	}
+	s.mu.Lock()
+	s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), r.stats, r.err == nil
+	s.gone = errors.Is(r.err, layer.ErrNoQueue)
+	s.mu.Unlock()
+	if r.err != nil {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.errors[s.q.Name()]++
 	}
+}
+
+// isYoung reports whether the figures were read less than every ago. A clock that was set back tells no age.
+func (s *source) isYoung(now time.Time, every time.Duration) bool {
+	at := s.readAt()
+	age := now.Sub(at)
+	return !at.IsZero() && age >= 0 && age < every
+}
+
+func (s *source) readAt() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
 }
 
 // figures prints the figures of a queue from the database, by one of its handles, and from all of them.

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -420,5 +421,119 @@ func TestFiguresOfManyQueues(t *testing.T) {
 		require.Less(t, time.Since(begun), 2*n/readers*lag)
 		require.Equal(t, n, strings.Count(b.String(), "fdbfifo_exporter_up{queue=\"queue-"))
 		require.Equal(t, n, strings.Count(b.String(), "fdbfifo_queue_messages{"))
+	})
+}
+
+// hangingDB does not begin a transaction before hangs is closed.
+type hangingDB struct {
+	kv.DB
+	hangs atomic.Pointer[chan struct{}] // nil = it does not hang
+}
+
+func (d *hangingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	if hangs := d.hangs.Load(); hangs != nil {
+		<-*hangs
+	}
+	return d.DB.Begin(o)
+}
+
+// TestQueuesThatHangHoldUpNoOthers: the engine of many queues hangs in a call, which no context ends. A scrape ends in
+// time and has the figures of the other queues. Each later scrape and Gone end, too.
+func TestQueuesThatHangHoldUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer db.Close()
+		far := &hangingDB{DB: db}
+		e := New(Options{})
+		const hanging = 2 * readers
+		for i := range hanging + 1 {
+			name, of := fmt.Sprintf("queue-%d", i), kv.DB(far)
+			if i == hanging {
+				name, of = "fine", db
+			}
+			q, err := layer.Create(t.Context(), of, nil, name, layer.Options{})
+			require.NoError(t, err)
+			defer q.Close(t.Context())
+			e.Add(q)
+		}
+		hangs := make(chan struct{})
+		far.hangs.Store(&hangs)
+		down := regexp.MustCompile(`fdbfifo_exporter_up\{queue="queue-\d+"\} 0\n`)
+		scrape := func(wrong int) {
+			var b bytes.Buffer
+			begun := time.Now()
+			e.Write(t.Context(), &b)
+			require.LessOrEqual(t, time.Since(begun), readTimeout)
+			require.True(t, strings.Contains(b.String(), "fdbfifo_exporter_up{queue=\"fine\"} 1\n"))
+			require.True(t, strings.Contains(b.String(), "fdbfifo_queue_messages{queue=\"fine\"} 0\n"))
+			require.Len(t, down.FindAllString(b.String(), -1), wrong)
+			require.Equal(t, hanging-wrong, strings.Count(b.String(), "fdbfifo_queue_messages{queue=\"queue-"))
+			require.Empty(t, e.Gone())
+		}
+		for range 3 {
+			scrape(hanging)
+			time.Sleep(DefaultEvery)
+		}
+		far.hangs.Store(nil)
+		close(hangs)
+		time.Sleep(DefaultEvery)
+		scrape(0)
+	})
+}
+
+// TestUncalledHandlersAreNotCounted: a claim ends after Events.Started, so that the handler is not called. It counts
+// neither as running nor as failed, and has taken no time.
+func TestUncalledHandlersAreNotCounted(t *testing.T) {
+	inScene(t, func(t *testing.T, s *scene) {
+		_, err := s.q.Enqueue(t.Context(), layer.Message{Group: "g"})
+		require.NoError(t, err)
+		var w *worker.Worker
+		var uncalled error
+		stopped := make(chan struct{})
+		next := worker.Events{
+			Started: func(worker.Event) {
+				go func() {
+					defer close(stopped)
+					ctx, cancel := context.WithCancel(context.Background())
+					cancel()
+					_ = w.Stop(ctx)
+				}()
+				time.Sleep(500 * time.Millisecond)
+			},
+			Failed: func(ev worker.Event) { uncalled = ev.Err },
+		}
+		w, err = worker.New(s.q, worker.Handle(func(context.Context, *worker.Delivery) error {
+			return nil
+		}), worker.Options{Concurrency: 1, Events: s.e.Events(next), Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		w.Start()
+		<-stopped
+		require.ErrorIs(t, uncalled, worker.ErrUncalled)
+		text := s.scrape()
+		require.Contains(t, text, `fdbfifo_worker_busy{queue="a\\b \"c\"\nd é"} 0`+"\n")
+		for _, kind := range outcomes {
+			require.Contains(t, text, `consumed_messages_total{error_type="`+kind+`",queue="a\\b \"c\"\nd é"} 0`+"\n")
+		}
+		require.NotContains(t, text, "messaging_process_duration_seconds_count")
+	})
+}
+
+// TestEndedWorkersAreForgotten: the exporter keeps no worker that has ended. The queue then has no goroutines.
+func TestEndedWorkersAreForgotten(t *testing.T) {
+	inScene(t, func(t *testing.T, s *scene) {
+		for _, starts := range []bool{true, false} {
+			w, err := worker.New(s.q, worker.Handle(func(context.Context, *worker.Delivery) error {
+				return nil
+			}), worker.Options{Concurrency: 3, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			s.e.AddWorker(s.q, w)
+			if starts {
+				w.Start()
+				require.Contains(t, s.scrape(), `state="idle"} 3`+"\n")
+			}
+			require.NoError(t, w.Stop(t.Context()))
+		}
+		require.Contains(t, s.scrape(), `state="idle"} 0`+"\n")
+		require.Empty(t, s.e.of(s.q.Name()).workers)
 	})
 }

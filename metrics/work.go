@@ -19,7 +19,8 @@ type work struct {
 	ended       map[string]int64 // by outcome
 	well, badly *histogram       // how long handlers took
 	did         *operations
-	workers     []*worker.Worker
+	workers     []*worker.Worker // that have not ended, as far as the exporter knows
+	served      bool             // there has been a worker
 }
 
 // claim names a claim in this process. Claims of two lanes of a group may have one name.
@@ -73,12 +74,13 @@ func (e *Exporter) of(queue string) *work {
 	return w
 }
 
-// AddWorker exports how many goroutines of a worker of the queue are busy and idle, until the worker has ended.
+// AddWorker exports how many goroutines of a worker of the queue are busy and idle, until the worker has ended. A queue
+// whose workers have all ended has none.
 func (e *Exporter) AddWorker(q *layer.Queue, w *worker.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	of := e.of(q.Name())
-	of.workers = append(of.workers, w)
+	of.workers, of.served = append(of.workers, w), true
 }
 
 // Events returns functions that count, and then call those of next. The caller must put them into the worker.Options of
@@ -109,6 +111,9 @@ func (e *Exporter) Events(next worker.Events) worker.Events {
 	})
 	h.Failed = counting(next.Failed, func(w *work, ev worker.Event) {
 		delete(w.busy, claimOf(ev))
+		if errors.Is(ev.Err, worker.ErrUncalled) {
+			return // no handler has ended
+		}
 		w.ended[outcome(ev.Err)]++
 		w.badly.observe(ev.Took.Seconds())
 	})
@@ -136,12 +141,13 @@ func (w *work) print(p *printer, queue string) {
 		busy += n
 	}
 	p.add("fdbfifo_worker_busy", float64(busy), "queue", queue)
-	if len(w.workers) > 0 {
+	if w.served {
 		var hands worker.Hands
-		for _, worker := range w.workers {
+		w.workers = slices.DeleteFunc(w.workers, func(worker *worker.Worker) bool {
 			now := worker.Hands()
 			hands.All, hands.Idle = hands.All+now.All, hands.Idle+now.Idle
-		}
+			return now.Ended
+		})
 		p.add("fdbfifo_worker_hands", float64(hands.All-hands.Idle), "queue", queue, "state", "busy")
 		p.add("fdbfifo_worker_hands", float64(hands.Idle), "queue", queue, "state", "idle")
 	}

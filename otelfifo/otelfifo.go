@@ -149,13 +149,17 @@ func (t *Telemetry) begin(ctx context.Context, o *layer.Operation) context.Conte
 	if sends {
 		kind, had = trace.SpanKindProducer, headersOf(o.Messages)
 	}
-	ctx, _ = t.tracer.Start(ctx, string(o.Verb)+" "+o.Queue, trace.WithSpanKind(kind),
+	ctx, span := t.tracer.Start(ctx, string(o.Verb)+" "+o.Queue, trace.WithSpanKind(kind),
 		trace.WithAttributes(common(o.Queue, o.Verb)...), trace.WithTimestamp(o.Begun))
 	if sends {
 		t.inject(ctx, o, had)
 	}
-	return ctx
+	return context.WithValue(ctx, spanKey{t}, span)
 }
+
+// spanKey is the key of an operation's span in the context of its hooks. The span that is active there may be another:
+// that of a later hook, or the program's own if begin has panicked.
+type spanKey struct{ t *Telemetry }
 
 // headersOf returns copies of the messages' headers. The hook must make them before its first call into OpenTelemetry:
 // such a call may take longer than the operation waits for the hook, and then the maps belong to the caller again.
@@ -201,8 +205,8 @@ func (t *Telemetry) end(ctx context.Context, o *layer.Operation) {
 			return // it has only waited
 		}
 		t.receive(ctx, o, attrs)
-	} else {
-		finish(trace.SpanFromContext(ctx), o, details(o))
+	} else if span, ok := ctx.Value(spanKey{t}).(trace.Span); ok {
+		finish(span, o, details(o))
 	}
 	set := metric.WithAttributes(failed(attrs, kind)...)
 	t.operations.Record(ctx, (o.Took - o.Waited).Seconds(), set)

@@ -580,3 +580,60 @@ func TestTelemetryIsDocumented(t *testing.T) {
 		}
 	})
 }
+
+// enqueueWith enqueues a message into a queue of its own, by a handle with the hooks.
+func enqueueWith(ctx context.Context, t *testing.T, all ...*otelfifo.Telemetry) {
+	t.Helper()
+	db := embedded.OpenMemory(embedded.Options{})
+	var o layer.Options
+	for _, tel := range all {
+		o.Hooks = append(o.Hooks, tel.Hook())
+	}
+	q, err := layer.Create(t.Context(), db, nil, "orders", o)
+	require.NoError(t, err)
+	_, err = q.Enqueue(ctx, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	require.NoError(t, q.Close(t.Context()))
+	require.NoError(t, db.Close())
+}
+
+// TestTwoTelemetriesOfAHandle: of two hooks of a handle each ends its own span of an operation, and no other.
+func TestTwoTelemetriesOfAHandle(t *testing.T) {
+	var spans [2]*tracetest.SpanRecorder
+	var all []*otelfifo.Telemetry
+	for i := range spans {
+		spans[i] = tracetest.NewSpanRecorder()
+		tel, err := otelfifo.New(otelfifo.Options{
+			Tracers: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans[i])),
+			Meters:  sdkmetric.NewMeterProvider(),
+		})
+		require.NoError(t, err)
+		all = append(all, tel)
+	}
+	enqueueWith(t.Context(), t, all...)
+	for _, s := range spans {
+		require.Len(t, s.Started(), 1)
+		require.Len(t, s.Ended(), 1)
+		require.Equal(t, "enqueue orders", s.Ended()[0].Name())
+	}
+}
+
+// badHeaders is a propagator that panics.
+type badHeaders struct{ propagation.TraceContext }
+
+func (badHeaders) Inject(context.Context, propagation.TextMapCarrier) { panic("the propagator") }
+
+// TestTelemetryThatPanicsEndsNoOtherSpan: the begin of an operation's span panics. The end of the operation leaves the
+// program's own span alone.
+func TestTelemetryThatPanicsEndsNoOtherSpan(t *testing.T) {
+	tracers := sdktrace.NewTracerProvider()
+	tel, err := otelfifo.New(otelfifo.Options{
+		Tracers: tracers, Meters: sdkmetric.NewMeterProvider(), Headers: badHeaders{},
+	})
+	require.NoError(t, err)
+	ctx, own := tracers.Tracer("test").Start(t.Context(), "request")
+	enqueueWith(ctx, t, tel)
+	require.True(t, own.IsRecording())
+	require.Empty(t, own.(sdktrace.ReadOnlySpan).Attributes())
+	own.End()
+}

@@ -102,13 +102,19 @@ func (h *inHand) emit(hook func(Event), level slog.Level, text string, event fun
 	}
 }
 
-// report reports an error that the hand has met during a call. The hand does not wait for the report.
+// report reports an error that the hand has met during a call. The hand does not wait for the report. The worker does
+// when it ends, unless the call was left to itself: then the worker may have ended.
 func (h *inHand) report(err error) {
 	w := h.hand.w
-	w.wg.Go(func() {
+	tell := func() {
 		h.test.Pause(h.ctx, "report")
 		w.report(err)
-	})
+	}
+	if h.hand.late {
+		go tell()
+		return
+	}
+	w.wg.Go(tell)
 }
 
 // settleBefore calls one function of the options that may take long, with the context of c. If the function returns at

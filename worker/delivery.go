@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -138,13 +139,14 @@ func (d *Delivery) commit(ctx, of context.Context, fn func(ctx context.Context, 
 	defer h.end()
 	h.commits.Store(true)
 	defer h.commits.Store(false)
-	lease, mayAdvance := h.leaseTime(), len(d.Queue.Config().Facets) > 0
+	mayAdvance := len(d.Queue.Config().Facets) > 0
 	for {
-		if h.left() < txNeed(lease) {
+		if h.left() < txNeed(h.leaseTime()) {
 			if err := h.extend(of); err != nil {
 				return err
 			}
 		}
+		lease := h.leaseTime() // the extension may have learnt that an operator has changed it
 		t := &handlerTx{d: d, of: of, fn: fn, lease: lease, mayAdvance: mayAdvance}
 		begun := time.Now()
 		err := t.once(ctx)
@@ -270,7 +272,18 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 		t.failed = timedOut(ctx, err)
 		return errGiveUp
 	}
+	if own && isVerdict(err) {
+		t.failed = err // Once would call the handler again if an error of the database is in the verdict
+		return errGiveUp
+	}
 	return err
+}
+
+// isVerdict reports whether a handler's error says how the item is given back.
+func isVerdict(err error) bool {
+	_, again := as[RetryError](err)
+	_, never := as[RejectError](err)
+	return again || never
 }
 
 // call calls the handler's function, and does the rest of the transaction. own: the error is the function's.
@@ -363,6 +376,7 @@ type inHand struct {
 	until  atomic.Int64                // milliseconds
 	ends   atomic.Pointer[time.Time]   // until by the monotonic clock
 	beat   atomic.Pointer[layer.Claim] // kept by the handle's heartbeat; nil = the claim has a lease of its own
+	leaves sync.Mutex                  // held while the claim leaves the heartbeat, and while a new end is stored
 	ctx    context.Context             // of the handlers' calls; ends when the claim is lost, or was ended
 	cancel context.CancelCauseFunc
 
@@ -475,8 +489,11 @@ func (h *inHand) left() time.Duration {
 	return time.Until(*h.ends.Load())
 }
 
-// noBeat notes that the handle no longer keeps the claim by its heartbeat.
+// noBeat notes that the handle no longer keeps the claim by its heartbeat. An extension that ends at the same time must
+// not be overwritten with the end of the heartbeat.
 func (h *inHand) noBeat() {
+	h.leaves.Lock()
+	defer h.leaves.Unlock()
 	if c := h.beat.Load(); c != nil {
 		h.lasts(c)
 		h.beat.Store(nil)
@@ -527,6 +544,8 @@ func (h *inHand) extendAs(ctx context.Context, c *layer.Claim) error {
 	if err != nil {
 		return err
 	}
+	h.leaves.Lock()
+	defer h.leaves.Unlock()
 	h.lasts(c)
 	h.beat.Store(nil)
 	return nil

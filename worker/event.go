@@ -42,8 +42,8 @@ type Events struct {
 	Done func(Event)
 	// Failed: a handler has failed. Follows says what has become of the item, if that is known. It is FollowsRelease if
 	// a HandleBatch has failed with an error that names no item, and is called again with half as many. Failed is also
-	// called if the claim has ended after Started, and so the handler was not called. Follows is FollowsRelease or
-	// FollowsUnknown then, and OnError is not told.
+	// called if the claim has ended after Started, and so the handler was not called. Err wraps ErrUncalled then,
+	// Follows is FollowsRelease or FollowsUnknown, and OnError is not told.
 	Failed       func(Event)
 	DeadLettered func(Event) // an item has become a dead letter; Failed is called too
 	Lost         func(Event) // the claim is another's

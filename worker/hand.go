@@ -32,6 +32,8 @@ type hand struct {
 	w   *Worker
 	ctx context.Context
 	may bool // the limiter was waited for, and no item has been handled since
+	// late: it does what follows from a call that was left to itself (finishLate), and the worker does not wait for it.
+	late bool
 	// calls leads to the goroutine that calls the handlers; nil = there is none.
 	calls chan func(goroutine *string)
 	now   atomic.Pointer[call] // the handler's call; nil = there is none
@@ -330,16 +332,16 @@ func (w *Worker) tellUncalled(c *call, follows layer.Follows) {
 	}
 	c.in.emit(w.o.Events.Failed, slog.LevelWarn, "worker: handler not called", func() Event {
 		e := c.event(c.ds[0])
-		e.Err, e.Follows = errUncalled, follows
+		e.Err, e.Follows = ErrUncalled, follows
 		if cause := context.Cause(c.in.ctx); cause != nil {
-			e.Err = fmt.Errorf("%w: %w", errUncalled, cause)
+			e.Err = fmt.Errorf("%w: %w", ErrUncalled, cause)
 		}
 		return e
 	})
 }
 
-// errUncalled: the claim has ended between Started and the call of the handler.
-var errUncalled = errors.New("the handler was not called")
+// ErrUncalled: the claim has ended between Events.Started and the call of the handler. Only Events.Failed gets it.
+var ErrUncalled = errors.New("the handler was not called")
 
 // holds extends the claim if a slow answer of the database, or a slow hook, has left too little of its lease, or if
 // there is a sign that the claim is lost. It reports false if there is no more to do for this claim.
@@ -593,7 +595,9 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 		w.tellDone(c, handled)
 		return nil, false
 	case c.ds[0].acked, in.over:
-		w.tellDone(c, handled)
+		if w.tellDone(c, handled); in.lost { // found by an extension that began during a slow hook
+			w.tellLost(in, in.event())
+		}
 		return nil, !in.over && !in.lost
 	}
 	in.handled = append(in.handled, c.ds...)
@@ -792,7 +796,13 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	given.Nack, given.Result = &o, &settled
 	ctx, cancel := w.endContext(of, in)
 	defer cancel()
-	err := in.settle(ctx, given, false)
+	err := error(nil)
+	if c != nil && c.ds[n].unknown && !o.Release {
+		err = in.leaveAlone(ctx)
+	}
+	if err == nil {
+		err = in.settle(ctx, given, false)
+	}
 	in.over = true // there is no lease to keep
 	w.o.Test.Pause(of, "given back")
 	settled.Follows = cmp.Or(settled.Follows, layer.FollowsRelease)
@@ -804,6 +814,18 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	}
 	w.unsettled(in, err)
 	return settled.Follows
+}
+
+// leaveAlone gives back the items behind the first one, before a failed attempt of the first one is counted. The
+// handler's commit may still land. Then the first one is gone, and the attempt would count for the item behind it.
+func (h *inHand) leaveAlone(ctx context.Context) error {
+	items := h.unhandled()
+	if len(items) < 2 {
+		return nil
+	}
+	behind := h.settlement(nil)
+	behind.Nack = &layer.NackOptions{Release: true, From: &items[1].ID}
+	return h.settle(ctx, behind, false)
 }
 
 // judge says how an item is given back that has failed.
@@ -879,6 +901,8 @@ func (w *Worker) SetConcurrency(least, most int) error {
 type Hands struct {
 	All  int // that have not ended
 	Idle int // without a group in flight: they wait for one, for the limiter, or for the end of a receive or of an ack
+	// Ended: the worker has ended, or was stopped before Start. It will have no goroutine again.
+	Ended bool
 }
 
 // Hands returns how many goroutines the worker has at this moment. If some are always idle while messages wait, there
@@ -887,7 +911,7 @@ type Hands struct {
 func (w *Worker) Hands() Hands {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := Hands{All: len(w.hands)}
+	all := Hands{All: len(w.hands), Ended: isClosed(w.done) || !w.started && w.isStopping()}
 	for _, h := range w.hands {
 		if !h.busy {
 			all.Idle++

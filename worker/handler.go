@@ -49,6 +49,9 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 // because a transaction lasts 5 s, and with a lease below 5 s after 0.94 to 0.96 of the lease. A call that takes longer
 // is a failed attempt, unless its transaction still commits. Use HandleCommit for slow work.
 //
+// If h returns an error of the database (kv.Error) after which a transaction may be tried again, h is called again at
+// once, as layer.Queue.Once does. It is not if the error is in a *RetryError or a *RejectError.
+//
 // If h succeeds, or was not called, and the database fails (for example io_error), no attempt counts. The same holds if
 // the time ends because the database does not answer, or because the commit is tried again and again. A transaction
 // that the database refuses, for example because it is too large, is a failed attempt.

@@ -253,6 +253,44 @@ func TestLostDuringAHook(t *testing.T) {
 	}
 }
 
+// TestLostBehindATransaction (G2): the first message of a claim is acked in its handler's transaction. A slow hook
+// follows, and an operator ends the claim. An extension during the hook finds the claim lost, and the worker tells of
+// that once.
+func TestLostBehindATransaction(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		_, q, end := orders(t, layer.Config{}, "a", "a")
+		calls, lost := 0, 0
+		var told atomic.Int64
+		w, err := worker.New(q, worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+			calls++
+			return nil
+		}), worker.Options{
+			Concurrency: 1, Logger: slog.New(slog.DiscardHandler),
+			Events: worker.Events{
+				Lost: func(worker.Event) { lost++ },
+				Done: func(worker.Event) {
+					_, err := q.Admin().PauseGroup(ctx, "a", layer.PauseOptions{Force: true})
+					assert.NoError(t, err)
+					time.Sleep(15 * time.Second) // half of the lease
+				},
+			},
+			OnError: func(err error) {
+				if errors.Is(err, layer.ErrClaimLost) {
+					told.Add(1)
+				}
+			},
+		})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(ctx))
+		require.Equal(t, []int{1, 1, 1}, []int{calls, lost, int(told.Load())})
+		end()
+	})
+}
+
 // TestRefusedAdvanceInABatch (contract): AdvanceTo refuses the next facets of an item, and the handler reports that it
 // has finished this item and failed at the next. The item has failed: it is neither finished nor advanced.
 func TestRefusedAdvanceInABatch(t *testing.T) {
@@ -462,6 +500,7 @@ func TestStartedHasAnEnd(t *testing.T) {
 				}
 				<-stopped
 				require.Equal(t, c.events, events)
+				require.ErrorIs(t, failed[0].Err, worker.ErrUncalled)
 				require.ErrorIs(t, failed[0].Err, c.cause)
 				require.NoError(t, q.Close(ctx))
 				end()

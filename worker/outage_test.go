@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -572,6 +574,142 @@ func TestEndlessOutageFreesTheGoroutine(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, stats.Acked)
 		require.NoError(t, q.Close(t.Context()))
+		end()
+	})
+}
+
+// TestSilenceAfterAStop: a worker is stopped while a handler runs, and the database does not answer the commit that
+// follows. Each Stop returns ErrNoAnswer within a second of the handler's return, whatever the handler's Timeout is.
+func TestSilenceAfterAStop(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{0, -1} {
+		for _, kind := range []string{"HandleTx", "HandleCommit"} {
+			t.Run(fmt.Sprint(kind, timeout), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { silenceAfterAStop(t, kind, timeout) })
+			})
+		}
+	}
+}
+
+func silenceAfterAStop(t *testing.T, kind string, timeout time.Duration) {
+	db, _, end := orders(t, layer.Config{}, "a")
+	far := &silentDB{DB: db}
+	q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{})
+	require.NoError(t, err)
+	var returned atomic.Int64 // nanoseconds
+	work := func() {
+		time.Sleep(2 * time.Second)
+		far.silence(10 * time.Minute)
+		returned.Store(time.Now().UnixNano())
+	}
+	handler := worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+		work()
+		return nil
+	})
+	if kind == "HandleCommit" {
+		handler = worker.HandleCommit(func(context.Context, *worker.Delivery) (int, error) {
+			work()
+			return 0, nil
+		}, func(context.Context, kv.Tx, *worker.Delivery, int) error { return nil })
+	}
+	w, err := worker.New(q, handler, worker.Options{Timeout: timeout, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	w.Start()
+	time.Sleep(time.Second)
+	stopped := make(chan error, 2)
+	for range cap(stopped) {
+		go func() { stopped <- w.Stop(t.Context()) }()
+	}
+	for range cap(stopped) {
+		require.ErrorIs(t, <-stopped, worker.ErrNoAnswer)
+		require.Less(t, time.Since(time.Unix(0, returned.Load())), time.Second)
+	}
+	time.Sleep(11 * time.Minute)
+	require.NoError(t, q.Close(t.Context()))
+	end()
+}
+
+// TestLateCommitBlamesNoOther (G7): the time-out of a handler's transaction ends during the commit, and the handler has
+// used most of the time. If the commit lands later, the message is gone. Then the attempt must not count for the
+// message behind it, whose handler was not called. If the commit is lost, the attempt counts for the first message.
+func TestLateCommitBlamesNoOther(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[fault.Kind][]int64{fault.TimedOutLate: {2, 0}, fault.TimedOutLost: {1, 1}} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				db, other, end := orders(t, layer.Config{MaxAttempts: 1}, "a", "a")
+				var returned, struck atomic.Bool
+				plan := &fault.Plan{KeepLate: true}
+				plan.OnCommit = func(int, kv.Tx) fault.Kind {
+					switch {
+					case !returned.Load():
+						return fault.None
+					case struck.CompareAndSwap(false, true):
+						return kind
+					}
+					assert.NoError(t, plan.Land(t.Context()))
+					return fault.None
+				}
+				q, err := layer.Open(t.Context(), fault.Wrap(db, plan), []byte("worker"), "orders", layer.Options{})
+				require.NoError(t, err)
+				calls := map[string]int{}
+				stats := counted(t, q, worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error {
+					calls[string(d.Body)]++
+					time.Sleep(100 * time.Millisecond)
+					returned.Store(true)
+					return nil
+				}), worker.Options{}, time.Minute)
+				require.Equal(t, map[string]int{"0": 1, "1": 1}, calls)
+				require.Equal(t, want, []int64{stats.Acked, stats.DeadLettered})
+				page, err := other.Admin().DeadLetters(t.Context(), layer.DeadOptions{Bodies: true})
+				require.NoError(t, err)
+				for _, letter := range page.Letters {
+					require.Equal(t, "0", string(letter.Body))
+				}
+				end()
+			})
+		})
+	}
+}
+
+// TestShorterLeaseAmidAClaim: an operator makes the queue's lease shorter during a transaction of a handler, which then
+// has to be tried again. Too little is left of the claim for that. The worker extends the claim once, by the new lease,
+// and calls the handler again.
+func TestShorterLeaseAmidAClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const s = time.Second
+		// The last call begins with 10.5 s of a lease of 30 s, and ends with 5.8 s: too much for an extension before
+		// the call, and too little for another attempt.
+		takes := []time.Duration{9 * s / 2, 9 * s / 2, 9 * s / 2, 9 * s / 2, 3 * s / 2, 47 * s / 10}
+		groups := slices.Repeat([]string{"a"}, len(takes))
+		db, other, end := orders(t, layer.Config{Lease: 30 * s}, groups...)
+		var extensions atomic.Int64
+		count := layer.Hook{End: func(_ context.Context, o *layer.Operation) {
+			if o.Verb == layer.VerbExtend {
+				extensions.Add(1)
+				time.Sleep(10 * time.Millisecond) // so that an endless row of them ends with Timeout
+			}
+		}}
+		q, err := layer.Open(t.Context(), db, []byte("worker"), "orders", layer.Options{Hooks: []layer.Hook{count}})
+		require.NoError(t, err)
+		calls := 0
+		stats := counted(t, q, worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+			if calls++; calls > len(takes) {
+				return nil
+			}
+			time.Sleep(takes[calls-1])
+			if calls < len(takes) {
+				return nil
+			}
+			_, _, err := other.Admin().Configure(t.Context(), func(c *layer.Config) { c.Lease = s })
+			return errors.Join(err, &kv.Error{Code: kv.CodeNotCommitted})
+		}), worker.Options{Batch: len(takes)}, 2*time.Minute)
+		require.Equal(t, len(takes)+1, calls)
+		require.EqualValues(t, len(takes), stats.Acked)
+		require.EqualValues(t, 1, extensions.Load())
 		end()
 	})
 }

@@ -128,7 +128,7 @@ func (w *Worker) finishLate(ctx context.Context, c *call) {
 	c.in.lost = c.in.lost || c.gone
 	ctx = w.o.Test.Named(ctx, "late call for %s under %d", c.ds[0].ID, c.ds[0].Token)
 	w.o.Test.Pause(ctx, "late")
-	c.in.hand = &hand{w: w, ctx: ctx}
+	c.in.hand = &hand{w: w, ctx: ctx, late: true}
 	defer c.in.hand.endCalls()
 	done, more := w.conclude(ctx, c)
 	of, cancel := w.endContext(ctx, c.in)

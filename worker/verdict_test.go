@@ -3,10 +3,14 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
 )
@@ -92,5 +96,57 @@ func TestDoneOfBatchErrors(t *testing.T) {
 				require.ErrorIs(t, r.reported[0], failed)
 			}
 		})
+	}
+}
+
+// TestVerdictsOfATransaction: the verdict of a handler counts also if it is about an error of the database after which
+// a transaction may be tried again. Without a verdict the handler is called again at once, and nothing is reported.
+func TestVerdictsOfATransaction(t *testing.T) {
+	t.Parallel()
+	conflict := &kv.Error{Code: kv.CodeNotCommitted}
+	const after = 10 * time.Second
+	for kind, handler := range map[string]func(h func(d *worker.Delivery) error) worker.Handler{
+		"HandleTx": func(h func(d *worker.Delivery) error) worker.Handler {
+			return worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error { return h(d) })
+		},
+		"HandleCommit": func(h func(d *worker.Delivery) error) worker.Handler {
+			return worker.HandleCommit(
+				func(context.Context, *worker.Delivery) (int, error) { return 0, nil },
+				func(_ context.Context, _ kv.Tx, d *worker.Delivery, _ int) error { return h(d) })
+		},
+	} {
+		for name, want := range map[string]struct {
+			err         error
+			calls       int
+			acked, dead int64
+			reported    int
+			pause       time.Duration // at least, between two calls of a message
+		}{
+			"reject":    {&worker.RejectError{Err: conflict}, 1, 0, 4, 4, 0},
+			"counted":   {&worker.RetryError{After: after, Err: conflict}, 1, 0, 4, 4, 0},
+			"uncounted": {&worker.RetryError{After: after, Uncounted: true, Err: conflict}, 2, 4, 0, 4, after / 2},
+			"none":      {fmt.Errorf("read: %w", conflict), 2, 4, 0, 0, 0},
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				var last time.Time
+				r := handles(t, layer.Config{MaxAttempts: 1}, func(call func(d *worker.Delivery) int) worker.Handler {
+					return handler(func(d *worker.Delivery) error {
+						again := call(d) > 1
+						since := time.Since(last)
+						if last = time.Now(); !again {
+							return want.err
+						}
+						assert.GreaterOrEqual(t, since, want.pause)
+						return nil
+					})
+				})
+				n := want.calls
+				require.Equal(t, map[string]int{"0": n, "1": n, "2": n, "3": n}, r.calls)
+				require.EqualValues(t, want.acked, r.stats.Acked)
+				require.EqualValues(t, want.dead, r.stats.DeadLettered)
+				require.Len(t, r.reported, want.reported)
+			})
+		}
 	}
 }

@@ -169,7 +169,6 @@ type Worker struct {
 	taking   context.Context // ends when no more work is to be taken
 	stopping chan struct{}   // closed under mu when the worker is stopped, or has ended by itself
 	done     chan struct{}   // closed when all hands have ended
-	returned chan struct{}   // holds a token if a call has ended since the worker was stopped
 	wg       sync.WaitGroup
 	trouble  callback.News // the reported errors
 
@@ -219,7 +218,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	w := &Worker{o: o, least: o.Concurrency, most: o.MaxConcurrency}
 	w.left, w.handling = make(map[*call]bool), make(map[layer.ID]*call)
 	w.hanging = make(map[string]int)
-	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+	w.stopping, w.done = make(chan struct{}), make(chan struct{})
 	w.log = callback.Logger(o.Logger, shield, w.failing)
 	for i, from := range append([]Source{{q, h, o.Where, o.Group, o.Unordered, o.Next}}, o.Also...) {
 		switch {
@@ -299,14 +298,12 @@ const settleGrace = 900 * time.Millisecond
 // handled last may be handled again. Their groups are free again when the leases expire.
 var ErrNoAnswer = errors.New("the database does not answer: what was handled last may be handled again")
 
-// drain waits until all hands have ended. Its error is the cause of ctx, or ErrNoAnswer.
+// drain waits until all hands have ended. Its error is the cause of ctx, or ErrNoAnswer. It asks the databases if no
+// function of the options has run at two looks in a row. Nothing tells it of the end of such a function: a handler's
+// commit may begin to wait for the database at any time.
 func (w *Worker) drain(ctx context.Context) error {
-	for {
-		timer := time.NewTimer(settleGrace / 2)
-		quiet := timer.C
-		if w.calling() {
-			quiet = nil
-		}
+	for quiet := false; ; { // quiet: no function of the options ran at the last look
+		timer := time.NewTimer(settleGrace / 4)
 		select {
 		case <-w.done:
 			timer.Stop()
@@ -317,13 +314,18 @@ func (w *Worker) drain(ctx context.Context) error {
 				return nil
 			}
 			return context.Cause(ctx)
-		case <-w.returned:
-			timer.Stop()
-		case <-quiet:
-			w.o.Test.Pause(ctx, "answers")
-			if !answer(ctx, w.sources) && !w.calling() && !isClosed(w.done) && ctx.Err() == nil {
-				return ErrNoAnswer
-			}
+		case <-timer.C:
+		}
+		w.o.Test.Pause(ctx, "answers")
+		switch {
+		case w.calling():
+			quiet = false
+		case !quiet:
+			quiet = true
+		case !answer(ctx, w.sources) && !w.calling() && !isClosed(w.done) && ctx.Err() == nil:
+			return ErrNoAnswer
+		default:
+			quiet = false
 		}
 	}
 }
@@ -369,15 +371,7 @@ func (w *Worker) calling() bool {
 // call notes that the hand waits for a function of the options, until the result is called.
 func (h *hand) call() (over func()) {
 	h.calling.Store(true)
-	return func() {
-		h.calling.Store(false)
-		if h.w.isStopping() {
-			select {
-			case h.w.returned <- struct{}{}:
-			default:
-			}
-		}
-	}
+	return func() { h.calling.Store(false) }
 }
 
 // Stop ends the worker. The worker claims no more, lets each handler finish its present item, and gives the other items

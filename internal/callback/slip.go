@@ -34,8 +34,7 @@ func nilIn(err error) (found error) {
 	switch {
 	case err == nil:
 	case t.Kind() == reflect.Pointer && reflect.ValueOf(err).IsNil():
-		switch strings.TrimPrefix(t.Elem().PkgPath(), module) {
-		case "kv", "layer", "worker":
+		if hasOwnErrors(t.Elem().PkgPath()) {
 			return err
 		}
 	case t == joined:
@@ -48,4 +47,11 @@ func nilIn(err error) (found error) {
 		}
 	}
 	return found
+}
+
+// hasOwnErrors reports whether a package is kv, layer or worker of this module. A program may have a module of its own
+// that is called worker.
+func hasOwnErrors(path string) bool {
+	name, own := strings.CutPrefix(path, module)
+	return own && (name == "kv" || name == "layer" || name == "worker")
 }
