@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io/fs"
@@ -200,6 +201,60 @@ func change(t *testing.T, path string, edit func(tx *bbolt.Tx) error) {
 	require.NoError(t, db.Close())
 }
 
+// branchPage returns the content of a file that filled has made, and where the root page of its data begins. That is a
+// branch page.
+func branchPage(t *testing.T, file string) (content []byte, at int) {
+	t.Helper()
+	db, err := bbolt.Open(file, 0o600, &bbolt.Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, db.View(func(tx *bbolt.Tx) error {
+		at = int(tx.Bucket([]byte("kv")).Root()) * db.Info().PageSize
+		return nil
+	}))
+	require.NoError(t, db.Close())
+	content, err = os.ReadFile(file)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, binary.NativeEndian.Uint16(content[at+8:]), "the flag of a branch page")
+	return content, at
+}
+
+// TestFlippedBits: a bit of a branch page is wrong. Either bbolt cannot notice it, or OpenDisk returns ErrCorrupt, each
+// time that this process opens the file. It never ends the process.
+func TestFlippedBits(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	db := openDisk(t, path, embedded.Options{})
+	tx := begin(t, db)
+	for i := range 50 {
+		tx.Set(fmt.Appendf(nil, "key %02d", i), make([]byte, 300))
+	}
+	wait(t, tx.Commit())
+	require.NoError(t, db.Close())
+	whole, at := branchPage(t, fileOf(path))
+	end := at + 16 // behind the last key
+	for i := range int(binary.NativeEndian.Uint16(whole[at+10:])) {
+		element := at + 16 + 16*i // it begins with the place of its key, counted from here, and the key's length
+		key := element + int(binary.NativeEndian.Uint32(whole[element:]))
+		end = max(end, key+int(binary.NativeEndian.Uint32(whole[element+4:])))
+	}
+	refused := 0
+	for i := at; i < end; i++ {
+		damaged := bytes.Clone(whole)
+		damaged[i] ^= 1
+		require.NoError(t, os.WriteFile(fileOf(path), damaged, 0o600))
+		for range 2 {
+			db, err := embedded.OpenDisk(path, embedded.Options{Exclusive: true})
+			if err == nil {
+				require.NoError(t, db.Close())
+				break
+			}
+			require.ErrorIs(t, err, embedded.ErrCorrupt, "byte %d of the page", i-at)
+			refused++
+		}
+	}
+	require.Greater(t, refused, end-at, "most of them, twice")
+}
+
 // A file of a later release is refused with an error of its own.
 func TestNewerFormat(t *testing.T) {
 	path := t.TempDir()
@@ -221,6 +276,10 @@ func TestForeignFile(t *testing.T) {
 			return tx.Bucket([]byte("meta")).Delete([]byte("version"))
 		},
 		"foreign key": func(tx *bbolt.Tx) error { return tx.Bucket([]byte("kv")).Put([]byte("x"), nil) },
+		"bucket in the data": func(tx *bbolt.Tx) error {
+			_, err := tx.Bucket([]byte("kv")).CreateBucket([]byte("kx"))
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := t.TempDir()

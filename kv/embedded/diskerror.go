@@ -135,6 +135,11 @@ func (d *dir) openBolt(name string, o *bbolt.Options) (db *bbolt.DB, file *os.Fi
 		file = f
 		return f, nil
 	}
+	defer func() {
+		if db == nil && file != nil {
+			unlock(file)
+		}
+	}()
 	err = uninterrupted(func() error {
 		db, err = bbolt.Open(filepath.Join(d.path, name), 0o600, o)
 		return err

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -25,7 +26,7 @@ import (
 type diskStore struct {
 	file *bbolt.DB
 	at   timeline
-	torn bool // a page could not be read while bbolt held its locks: they stay held
+	torn bool // a page could not be read while bbolt held its locks: they stay held. See tornError
 
 	// Of a store that is open to write, for as long as it is open; else nil.
 	dir    *dir
@@ -41,7 +42,7 @@ const (
 	newMark = ".new-"
 
 	// formatVersion is the layout of the file: bucket "kv" holds keyMark + key -> value, bucket "meta" holds
-	// formatKey, versionKey and, since the first write by a version that knows it, aheadKey, big-endian.
+	// formatKey, versionKey and, since the first write by a version that knows it, aheadKey (see timeline), big-endian.
 	formatVersion = 1
 
 	// keyMark stands before each key, for bbolt has no empty key.
@@ -56,7 +57,7 @@ var (
 	metaBucket = []byte("meta")
 	formatKey  = []byte("format")
 	versionKey = []byte("version")
-	aheadKey   = []byte("ahead") // see timeline
+	aheadKey   = []byte("ahead")
 )
 
 // mapSize is the address space reserved for the file: 16 GiB, or 256 MiB where addresses have 32 bits, or less where
@@ -80,7 +81,7 @@ func mapSize() int {
 //
 // The file is mapped into memory with room to grow: 16 GiB of address space, or less if the process has less (ulimit
 // -v), so that as much is left for the process itself. A file that outgrows a smaller map is mapped again: a commit
-// then waits up to six seconds for the transactions that read, and these may fail with 1007.
+// then waits up to six seconds, also if no transaction reads. Reads may fail with 1007 and 1037 at that time.
 //
 // OpenDisk waits while the folder changes hands:
 //
@@ -181,15 +182,37 @@ func (d *dir) createDatabase() error {
 	}
 	// A link fails if another process was faster; then that one's file is the database.
 	err = d.Link(temp, fileName)
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
 		_, err = d.Lstat(fileName) // another process has removed our file as stale, and made the database
-	} else if err != nil && !errors.Is(err, fs.ErrExist) {
-		err = d.Rename(temp, fileName) // a file system without links
+	case err != nil:
+		err = d.renameNew(temp) // a file system without links
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	return err
+}
+
+// renameNew gives the file its name, unless there is a database. A rename replaces a database that another process has
+// made in the meantime, so the processes take turns. A lock shows whose turn it is, and ends with its process.
+func (d *dir) renameNew(temp string) error {
+	const turn = fileName + ".turn"
+	f, err := d.OpenFile(turn, os.O_RDWR|os.O_CREATE|openFlags, 0o600)
+	if err != nil {
 		return err
 	}
-	return d.sync()
+	defer f.Close()
+	if err := lockFile(f, true, unservedLimit); err != nil {
+		return err
+	}
+	_, err = d.Lstat(fileName)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = d.Rename(temp, fileName)
+	}
+	if err == nil {
+		_ = d.Remove(turn) // there is a database now, so no process needs a turn; the file would do no harm
+	}
+	return err
 }
 
 // staleAfter is the age of a file in the making from which on its process must have been killed, because making the
@@ -214,51 +237,62 @@ func (d *dir) removeStale() {
 }
 
 // makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in
-// a folder that this process may not read.
+// a folder that this process may not read, or that is read-only. A process that was killed here leaves at most the name
+// of the lowest folder that is not durable, because a folder is made when the names above it are. A folder with a
+// database has a durable name.
 func makeFolder(path string) error {
-	var above []string
-	for at := path; ; {
-		parent := filepath.Dir(at) // the root is its own
-		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) || parent == at {
-			break
+	parent := filepath.Dir(path) // the root is its own
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) && parent != path {
+		if err := makeFolder(parent); err != nil {
+			return err
 		}
-		above = append(above, parent)
-		at = parent
 	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err
 	}
-	for _, parent := range above {
-		if err := synced(os.Open(parent)); err != nil && !errors.Is(err, fs.ErrPermission) {
-			return err
-		}
+	if _, err := os.Lstat(filepath.Join(path, fileName)); err == nil {
+		return nil
 	}
-	return nil
+	err := synced(os.Open(parent))
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return nil
+	}
+	return err
 }
 
-// sync makes a new file's name durable.
+// sync makes the names in the folder durable.
 func (d *dir) sync() error { return synced(d.Open(".")) }
 
-// synced makes the names in a folder durable, and closes the folder.
+// synced makes the names in a folder durable, and closes the folder. Windows cannot sync a folder, and no more can a
+// file system that says EINVAL.
 func synced(folder *os.File, err error) error {
 	if err != nil {
 		return err
 	}
-	if runtime.GOOS != "windows" { // which cannot sync a folder
+	if runtime.GOOS != "windows" {
 		err = folder.Sync()
+	}
+	if errors.Is(err, syscall.EINVAL) {
+		err = nil
 	}
 	return errors.Join(err, folder.Close())
 }
 
 // openDatabase opens the verified file for writing and moves its version up: see timeline. It writes nothing if the
-// file is another one than that of past, or an older copy.
-func (d *dir) openDatabase(clock Clock, mapped int, past *seen) (_ *diskStore, version int64, err error) {
+// file is another one than that of past, or an older copy. The file's name is then durable: the process that has made
+// it may have been killed before it synced the folder, and an operator may have put the file there.
+func (d *dir) openDatabase(clock Clock, mapped int, past *seen) (s *diskStore, version int64, err error) {
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	db, file, err := d.openMapped(boltOptions(), mapped)
 	if err != nil {
 		return nil, 0, err
 	}
+	defer func() {
+		if s == nil {
+			unlock(file)
+		}
+	}()
 	var at timeline
 	err = update(db, func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(metaBucket)
@@ -271,19 +305,21 @@ func (d *dir) openDatabase(clock Clock, mapped int, past *seen) (_ *diskStore, v
 	if err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
-	s := &diskStore{file: db, at: at, dir: d, opened: file}
-	if s.is, err = d.Lstat(fileName); err == nil {
-		s.newest, err = s.newestPages(nil)
-	}
-	if err != nil {
+	opened := &diskStore{file: db, at: at, dir: d, opened: file}
+	if err := errors.Join(opened.look(), d.sync()); err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
 	d.leavePid()
-	return s, version, nil
+	return opened, version, nil
 }
 
 // openReadOnly opens the database in the folder without leaving anything there.
-func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
+func openReadOnly(path string, o Options, mapped int) (db *DB, err error) {
+	if path != "" { // which is no folder, and not the working directory
+		if path, err = filepath.Abs(path); err != nil { // the program may change its working directory later
+			return nil, fmt.Errorf("embedded: folder for the database: %w", err)
+		}
+	}
 	d, err := openDir(path)
 	if err != nil {
 		return nil, err
@@ -296,22 +332,27 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	settings := boltOptions()
 	settings.ReadOnly, settings.Timeout = true, readWait
-	file, _, err := d.openMapped(settings, mapped)
+	bolt, file, err := d.openMapped(settings, mapped)
 	if err != nil {
 		return nil, d.openError(err)
 	}
+	defer func() {
+		if db == nil {
+			unlock(file)
+		}
+	}()
 	var version int64
-	err = file.View(func(tx *bbolt.Tx) error {
+	err = bolt.View(func(tx *bbolt.Tx) error {
 		_, version = reopen(tx.Bucket(metaBucket), o.Clock)
 		return nil
 	})
 	if err != nil {
-		return nil, errors.Join(d.openError(err), file.Close())
+		return nil, errors.Join(d.openError(err), bolt.Close())
 	}
-	db := newDB(o)
+	db = newDB(o)
 	db.refuses = &kv.Error{Code: kv.CodeTransactionReadOnly, Cause: fmt.Errorf("%w: %s", ErrReadOnly, path)}
 	// This engine commits nothing. Its versions need not be stored, and cannot be.
-	db.local.Store(newEngine(&diskStore{file: file}, o, version, false))
+	db.local.Store(newEngine(&diskStore{file: bolt}, o, version, false))
 	return db, nil
 }
 
@@ -346,10 +387,13 @@ func diskKey(key string) []byte {
 }
 
 func (s *diskStore) snapshot() (_ view, err error) {
-	if s.dir != nil { // else this is the only snapshot, and the file was just opened
+	if s.dir != nil { // else no process writes, and this is the only snapshot
 		if err := s.inPlace(); err != nil {
 			return nil, err
 		}
+	}
+	if s.torn {
+		return nil, s.tornError()
 	}
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -365,6 +409,11 @@ func (s *diskStore) snapshot() (_ view, err error) {
 		return nil, err
 	}
 	return v, nil
+}
+
+// tornError is the error of each call of a torn store: a call of bbolt would wait for its locks without end.
+func (s *diskStore) tornError() error {
+	return fmt.Errorf("%s stays locked until this process ends: a page of it could not be read", s.file.Path())
 }
 
 // inPlace returns an error if the open file is no longer the whole file of the folder at the path, as this process has
@@ -399,6 +448,17 @@ func (s *diskStore) inPlace() error {
 	return nil
 }
 
+// look notes the file as it is after a write of this process.
+func (s *diskStore) look() error {
+	is, err := s.opened.Stat()
+	if err != nil {
+		return err
+	}
+	s.is = is
+	s.newest, err = s.newestPages(s.newest)
+	return err
+}
+
 // newestPages reads the first two pages of the file into b, which it may replace. They name the newest transaction and
 // the one before. bbolt writes one of them at the end of each commit, so their bytes change if another process writes
 // to the file.
@@ -418,6 +478,9 @@ func (u *unwritten) Unwrap() error { return u.error }
 func (s *diskStore) apply(version int64, batch []mutation) error {
 	if err := s.inPlace(); err != nil {
 		return &unwritten{err}
+	}
+	if s.torn {
+		return &unwritten{s.tornError()}
 	}
 	err := s.update(func(tx *bbolt.Tx) error {
 		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
@@ -447,7 +510,7 @@ func (s *diskStore) update(fn func(tx *bbolt.Tx) error) (err error) {
 			err = errors.Join(err, tx.Rollback())
 		}
 		if err == nil {
-			s.newest, err = s.newestPages(s.newest)
+			err = s.look()
 		}
 		if err != nil && s.isBefore(id) {
 			err = &unwritten{named(callSync, err)}
@@ -474,7 +537,7 @@ func (s *diskStore) close() error {
 		_ = s.dir.Remove(pidName) // a failure does no harm: this process has the file no more
 	}
 	if s.torn {
-		return fmt.Errorf("%s stays locked until this process ends: a page of it could not be read", s.file.Path())
+		return s.tornError()
 	}
 	return s.file.Close()
 }

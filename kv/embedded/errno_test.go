@@ -32,6 +32,9 @@ const (
 	limitSpace = "EMBEDDED_LIMIT_SPACE"
 	// limitFile is the size of the largest file that a process may write, in bytes.
 	limitFile = "EMBEDDED_LIMIT_FILE"
+	// putFile is a database file that another process makes while the first of the failCalls fails: it is moved to the
+	// folder.
+	putFile = "EMBEDDED_PUT_FILE"
 	// askFolder is the folder that a process opens, to tell what it gets there.
 	askFolder = "EMBEDDED_ASK_FOLDER"
 	// askMode is "exclusive" or "read-only".
@@ -90,6 +93,7 @@ type failing struct {
 	number uint32
 	errno  unix.Errno
 	works  string
+	put    string // see putFile; "" = none
 }
 
 // fail makes calls of the system fail in the kernel, in each thread of this process. The kernel asks for each call of
@@ -97,9 +101,9 @@ type failing struct {
 func fail(text string) error {
 	numbers := map[string]uint32{
 		"flock": unix.SYS_FLOCK, "mmap": unix.SYS_MMAP, "fdatasync": unix.SYS_FDATASYNC, "pread": unix.SYS_PREAD64,
-		"ftruncate": unix.SYS_FTRUNCATE, "fsync": unix.SYS_FSYNC,
+		"ftruncate": unix.SYS_FTRUNCATE, "fsync": unix.SYS_FSYNC, "linkat": unix.SYS_LINKAT,
 	}
-	f := &failing{}
+	f := &failing{put: os.Getenv(putFile)}
 	var name, errno string
 	if _, err := fmt.Sscan(text, &name, &errno, &f.works); err != nil {
 		return err
@@ -174,6 +178,10 @@ func (f *failing) answer(listener uintptr) {
 			answer.flags = 1 // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 		} else {
 			answer.errno = -int32(f.errno)
+			if f.put != "" {
+				_ = os.Rename(f.put, fileOf(os.Getenv(askFolder))) // if that fails, the test does
+				f.put = ""
+			}
 		}
 		if len(f.works) > 1 {
 			f.works = f.works[1:]
@@ -303,18 +311,91 @@ func TestSystemErrorsAreNoVerdict(t *testing.T) {
 	}
 }
 
-// TestNewFoldersAreDurable: OpenDisk syncs the folder above each folder that it makes. Otherwise a power cut could take
-// the folder away together with commits that were acknowledged.
+// TestNewFoldersAreDurable: OpenDisk syncs the folder above each folder that it makes, and above one that has no
+// database yet, because the process that has made it may have been killed before it synced. Otherwise a power cut could
+// take the folder away together with commits that were acknowledged.
 func TestNewFoldersAreDurable(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ calls, want string }{
-		{"-+", "failed: corrupt=false EIO unknown=false: embedded: folder for the database: sync "},
-		{"+-+", "failed: corrupt=false EIO unknown=false: embedded: folder for the database: sync "},
-		{"+", "open"},
+	const failed = "failed: corrupt=false EIO unknown=false: embedded: folder for the database: sync "
+	for _, c := range []struct{ there, calls, want string }{
+		{"", "-+", failed},
+		{"", "+-+", failed},
+		{"", "++-+", failed},
+		{"", "+", "open"},
+		{"a", "-+", failed},
+		{"a", "+-+", failed},
+		{"a", "+", "open"},
+		{"a/b", "-+", failed},
+		{"a/b", "+", "open"},
 	} {
-		folder := filepath.Join(t.TempDir(), "a", "b")
-		p := startAsking(t, folder, "", failCalls+"=fsync EIO "+c.calls)
-		require.Contains(t, p.answer(), c.want)
+		base := t.TempDir()
+		require.NoError(t, os.MkdirAll(filepath.Join(base, c.there), 0o700))
+		p := startAsking(t, filepath.Join(base, "a", "b"), "", failCalls+"=fsync EIO "+c.calls)
+		require.Contains(t, p.answer(), c.want, "%q is there, %s", c.there, c.calls)
+	}
+}
+
+// TestNameOfTheFileIsDurable: each opening to write syncs the folder, also if the database is there: the process that
+// has made it may have been killed before it synced. Otherwise a power cut could take the database away together with
+// commits that were acknowledged. A file system that cannot sync folders is no reason not to open the database.
+func TestNameOfTheFileIsDurable(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ errno, mode, want string }{
+		{"EIO", "", "failed: corrupt=false EIO unknown=false: embedded: open "},
+		{"EIO", "exclusive", "failed: corrupt=false EIO unknown=false: embedded: open "},
+		{"EIO", "read-only", "open"},
+		{"EINVAL", "", "open"},
+		{"EINVAL", "exclusive", "open"},
+	} {
+		folder := withPair(t)
+		p := startAsking(t, folder, c.mode, failCalls+"=fsync "+c.errno+" -")
+		answer := p.answer()
+		require.Contains(t, answer, c.want)
+		if c.want != "open" {
+			require.Contains(t, answer, "sync "+folder)
+			require.Equal(t, "1", read(t, openDisk(t, folder, embedded.Options{}), "a"))
+		}
+	}
+}
+
+// TestFirstDatabaseStays: a file system without hard links has no step that makes a name only if there is none. A
+// process that makes a database there does not replace the one that another process has made in the meantime.
+func TestFirstDatabaseStays(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"", "exclusive"} {
+		for _, rival := range []bool{false, true} {
+			folder, want := t.TempDir(), "done"
+			limits := []string{failCalls + "=linkat EPERM -"}
+			if rival {
+				want = "done 1"
+				limits = append(limits, putFile+"="+fileOf(withPair(t)))
+			}
+			p := startAsking(t, folder, mode, limits...)
+			require.Equal(t, "open", p.answer())
+			p.tell("read")
+			require.Equal(t, want, p.answer())
+			p.finish()
+			left, err := os.ReadDir(folder)
+			require.NoError(t, err)
+			require.Len(t, left, 1, "one file, and nothing left of its making: %v", left)
+		}
+	}
+}
+
+// TestPageBelowItself: a file whose pages form a circle is corrupt. OpenDisk does not walk round it until the memory is
+// used up.
+func TestPageBelowItself(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	file := filled(t, folder)
+	content, at := branchPage(t, file)
+	page := content[at:]
+	copy(page[16+8:16+16], page[:8]) // the first child is the page itself
+	require.NoError(t, os.WriteFile(file, content, 0o600))
+	for _, mode := range []string{"", "exclusive", "read-only"} {
+		answer := startAsking(t, folder, mode, fmt.Sprintf("%s=%d", limitSpace, 1<<30)).answer()
+		require.Contains(t, answer, "failed: corrupt=true")
+		require.Contains(t, answer, folder)
 	}
 }
 

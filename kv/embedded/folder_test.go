@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,6 +143,66 @@ func TestFileIsTakenAway(t *testing.T) {
 			require.Empty(t, read(t, openDisk(t, path, embedded.Options{Exclusive: exclusive}), "a"), name)
 		}
 	}
+}
+
+// firstLook is a clock that calls do when it is read for the first time: while a folder is opened.
+type firstLook struct {
+	slowClock
+	once sync.Once
+	do   func()
+}
+
+func (c *firstLook) Now() time.Time {
+	c.once.Do(c.do)
+	return c.slowClock.Now()
+}
+
+// TestFileIsReplacedDuringTheOpening: another file takes the place of the database file while that one is opened. No
+// commit is acknowledged, and nothing is written to either of them.
+func TestFileIsReplacedDuringTheOpening(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no file is replaced while it is open")
+	}
+	path, other := withoutPair(t), withoutPair(t)
+	before, err := os.ReadFile(fileOf(other))
+	require.NoError(t, err)
+	clock := &firstLook{slowClock: slowClock{time.Now()}, do: func() {
+		require.NoError(t, os.Rename(fileOf(other), fileOf(path)))
+	}}
+	db := openDisk(t, path, embedded.Options{Exclusive: true, Clock: clock})
+	tx := begin(t, db)
+	tx.Set([]byte("a"), []byte("1"))
+	_, err = waitErr(t, tx.Commit())
+	require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
+	require.ErrorIs(t, err, embedded.ErrGone)
+	require.ErrorContains(t, err, "was replaced while it was open")
+	after, err := os.ReadFile(fileOf(path))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+// TestFileIsCutOffAfterItHasGrown: a commit enlarges the file, and the file is then truncated to more than it had
+// before. The next commit fails, because pages of the first are missing.
+func TestFileIsCutOffAfterItHasGrown(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no file is truncated while it is open")
+	}
+	path := t.TempDir()
+	db := openDisk(t, path, embedded.Options{Exclusive: true})
+	put(t, db, "a", "1")
+	small := db.Usage().FileSize
+	tx := begin(t, db)
+	for i := range 20 {
+		tx.Set(fmt.Appendf(nil, "key %02d", i), make([]byte, kv.MaxValueSize))
+	}
+	wait(t, tx.Commit())
+	require.Greater(t, db.Usage().FileSize, small+1)
+	require.NoError(t, os.Truncate(fileOf(path), small+1))
+	tx = begin(t, db)
+	tx.Set([]byte("a"), []byte("2"))
+	_, err := waitErr(t, tx.Commit())
+	require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
+	require.ErrorContains(t, err, "was truncated while it was open")
 }
 
 // TestNewestPagesAreOverwritten: another process overwrites the pages that every transaction begins with. Each call

@@ -45,6 +45,9 @@ type generation struct {
 
 // add records a write at version, which is no smaller than any before.
 func (h *history) add(writes []keyRange, version int64) {
+	if len(writes) == 0 {
+		return
+	}
 	var g *generation
 	if n := len(h.generations); n > 0 {
 		g = h.generations[n-1]

@@ -82,3 +82,13 @@ func TestHistoryAtEachVersion(t *testing.T) {
 	require.LessOrEqual(t, h.recentCount, 2*maxRecent)
 	require.Positive(t, h.recentFrom)
 }
+
+// TestHistoryWithoutRanges: commits that write no conflict range leave nothing in the history, however many they are.
+func TestHistoryWithoutRanges(t *testing.T) {
+	var h history
+	for i := range int64(100_000) {
+		h.add(nil, 2*window+i)
+	}
+	require.LessOrEqual(t, len(h.recent), 2*maxRecent)
+	require.LessOrEqual(t, len(h.generations), 1)
+}

@@ -74,34 +74,48 @@ func TestCommitFrameMemory(t *testing.T) {
 	}
 }
 
-// TestWrittenKeepsNoValues: what is remembered of a client's commits, to find the conflicts of later ones, is their
-// keys and not their values.
+// TestWrittenKeepsNoValues: what is remembered of commits, to find the conflicts of later ones, is their keys and not
+// their values. This holds for the commits of a client, and for those of the process itself.
 func TestWrittenKeepsNoValues(t *testing.T) {
-	path := t.TempDir()
-	server := openHere(t, path, Options{})
-	c := rawPeer(t, path, true)
 	const commits, size = 1000, 90_000
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	r := frameReader{r: c, limit: maxFrame}
-	for id := range uint64(commits) {
-		m := &commit{
-			writes:    []keyRange{{"a", "b"}},
-			mutations: []mutation{{opSet, "a", string(make([]byte, size))}},
+	// requireForgotten calls commit for each commit of a value of that size under the key a.
+	requireForgotten := func(t *testing.T, db *DB, commit func(id uint64)) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for id := range uint64(commits) {
+			commit(id + 1)
 		}
-		_, err := c.Write(numbered(frameCommit, id+1, func(b []byte) []byte { return appendCommit(b, m) }))
-		require.NoError(t, err)
-		kind, _, err := r.next()
-		require.NoError(t, err)
-		require.Equal(t, frameCommitted, kind)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		kept := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+		t.Logf("%d bytes kept of %d", kept, commits*size)
+		require.Less(t, kept, int64(commits*size/10))
+		require.Len(t, look(t, db, "a"), size)
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	kept := int64(after.HeapAlloc) - int64(before.HeapAlloc)
-	t.Logf("%d bytes kept of %d", kept, commits*size)
-	require.Less(t, kept, int64(commits*size/10))
-	require.Len(t, look(t, server, "a"), size)
+	t.Run("client", func(t *testing.T) {
+		path := t.TempDir()
+		server := openHere(t, path, Options{})
+		c := rawPeer(t, path, true)
+		r := frameReader{r: c, limit: maxFrame}
+		requireForgotten(t, server, func(id uint64) {
+			m := &commit{
+				writes:    []keyRange{{"a", "b"}},
+				mutations: []mutation{{opSet, "a", string(make([]byte, size))}},
+			}
+			_, err := c.Write(numbered(frameCommit, id, func(b []byte) []byte { return appendCommit(b, m) }))
+			require.NoError(t, err)
+			kind, _, err := r.next()
+			require.NoError(t, err)
+			require.Equal(t, frameCommitted, kind)
+		})
+	})
+	t.Run("process itself", func(t *testing.T) {
+		db := OpenMemory(Options{})
+		defer func() { require.NoError(t, db.Close()) }()
+		value := string(make([]byte, size))
+		requireForgotten(t, db, func(uint64) { change(t, db, "a", value) })
+	})
 }
 
 // BenchmarkCommitFrame is what a server does to take in a commit of 10 MB, before the store has it.

@@ -4,6 +4,7 @@ package embedded
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -242,41 +243,60 @@ func (b *buffer) Read(p []byte) (int, error) {
 }
 
 // TestCommitsUnderWayAreBounded: a client that sends commits faster than the disk takes them is not listened to until
-// some are done. None is lost.
+// some are done. None is lost. A commit of many small mutations counts with their size in memory, and not with the few
+// bytes that they take in a frame.
 func TestCommitsUnderWayAreBounded(t *testing.T) {
+	large, small := []mutation{}, make([]mutation, 100_000)
+	for n := range 10 {
+		large = append(large, mutation{opSet, fmt.Sprintf("a%d", n), string(make([]byte, kv.MaxValueSize))})
+	}
+	for n := range small {
+		small[n] = mutation{opSet, "", ""}
+	}
+	t.Run("large", func(t *testing.T) { commitsUnderWay(t, 60, large) })
+	t.Run("small", func(t *testing.T) { commitsUnderWay(t, 10, small) })
+}
+
+func commitsUnderWay(t *testing.T, commits int, mutations []mutation) {
+	t.Helper()
 	path := t.TempDir()
 	slow := make(chan struct{})
+	var begun atomic.Int64
 	now := time.Now() // it stands still: no commit is refused because its read version is too old
-	hooks := Hooks{Apply: func() error { <-slow; return nil }}
-	server := openHere(t, path, Options{Clock: setClock{&now}, Hooks: hooks})
+	server := openHere(t, path, Options{Clock: setClock{&now}, Hooks: Hooks{
+		BeforeGroup: func(commits int) { begun.Add(int64(commits)) },
+		Apply:       func() error { <-slow; return nil },
+	}})
 	c := rawPeer(t, path, true)
-	const commits = 60
+	last := &commit{mutations: []mutation{{opSet, "last", "1"}}}
 	sent := make(chan error, 1)
+	m := &commit{mutations: mutations}
 	go func() {
-		for id := range uint64(commits) {
-			m := &commit{mutations: []mutation{}, writes: []keyRange{{"a", "b"}}}
-			for k := range 10 {
-				key := fmt.Sprintf("a%03d.%d", id, k)
-				m.mutations = append(m.mutations, mutation{opSet, key, string(make([]byte, kv.MaxValueSize))})
-			}
-			frame := numbered(frameCommit, id+1, func(b []byte) []byte { return appendCommit(b, m) })
+		for id := range commits {
+			frame := numbered(frameCommit, uint64(id+1), func(b []byte) []byte { return appendCommit(b, m) })
 			if _, err := c.Write(frame); err != nil {
 				sent <- err
 				return
 			}
 		}
-		sent <- nil
+		_, err := c.Write(numbered(frameCommit, uint64(commits+1), func(b []byte) []byte {
+			return appendCommit(b, last)
+		}))
+		sent <- err
 	}()
-	var most int
+	underWay := func() int64 {
+		q := &server.local.Load().queue
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return (begun.Load() + int64(len(q.waiting))) * m.size()
+	}
+	var most int64
 	require.Eventually(t, func() bool {
-		s := server.sessions()[0]
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		still := most == s.committing && most > maxCommitting/2
-		most = s.committing
-		return still
+		before := most
+		most = underWay()
+		return most == before && most > maxCommitting/2
 	}, time.Minute, 100*time.Millisecond)
-	require.LessOrEqual(t, most, maxCommitting+2<<20)
+	require.LessOrEqual(t, most, int64(maxCommitting))
 	select {
 	case err := <-sent:
 		t.Fatalf("all was taken in: %v", err)
@@ -284,13 +304,12 @@ func TestCommitsUnderWayAreBounded(t *testing.T) {
 	}
 	close(slow)
 	r := frameReader{r: c, limit: maxFrame}
-	for range commits {
-		kind, _, err := r.next()
-		require.NoError(t, err)
+	for range commits + 1 {
+		kind, _ := nextAnswer(t, &r)
 		require.Equal(t, frameCommitted, kind)
 	}
 	require.NoError(t, <-sent)
-	require.Len(t, look(t, server, fmt.Sprintf("a%03d.9", commits-1)), kv.MaxValueSize)
+	require.Equal(t, "1", look(t, server, "last"))
 }
 
 // impostor has a folder's lock and its socket, and speaks what it likes.
@@ -435,9 +454,19 @@ func TestCloseBesideASilentClient(t *testing.T) {
 }
 
 // TestNobodyCanServe: the process that served is gone, and no other can open the file. Calls wait a while for one that
-// can, and then fail with the reason. When the file can be opened, they are answered.
+// can, and then fail with the reason. They do so also if other processes lock the folder in vain at times. When the
+// file can be opened, they are answered.
 func TestNobodyCanServe(t *testing.T) {
-	t.Parallel()
+	for _, crowd := range []bool{false, true} {
+		t.Run(fmt.Sprintf("crowd=%t", crowd), func(t *testing.T) {
+			t.Parallel()
+			nobodyCanServe(t, crowd)
+		})
+	}
+}
+
+func nobodyCanServe(t *testing.T, crowd bool) {
+	t.Helper()
 	path := t.TempDir()
 	inTheWay := filepath.Join(path, fileName)
 	require.NoError(t, os.Symlink(inTheWay, inTheWay)) // ELOOP for each process that opens it
@@ -455,10 +484,15 @@ func TestNobodyCanServe(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c)
 	})
 	db := openHere(t, path, Options{})
+	if crowd {
+		lockInVain(t, path)
+	}
 	end()
 	leave()
-	_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		_, err := tx.Get([]byte("a")).Wait(t.Context())
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := kv.Run(patient, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := tx.Get([]byte("a")).Wait(patient)
 		return err
 	})
 	require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
@@ -469,6 +503,35 @@ func TestNobodyCanServe(t *testing.T) {
 	require.Eventually(t, db.Serves, time.Minute, time.Millisecond)
 	change(t, db, "a", "1")
 	require.Equal(t, "1", look(t, db, "a"))
+}
+
+// lockInVain has the folder's lock for half of the time until the test ends, as clients that try to open the folder and
+// cannot.
+func lockInVain(t *testing.T, path string) {
+	t.Helper()
+	d, err := openDir(path)
+	require.NoError(t, err)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			file, err := d.lock()
+			time.Sleep(lastRetry)
+			if err == nil {
+				_ = file.Close()
+			}
+			select {
+			case <-time.After(lastRetry):
+			case <-stop:
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(stop)
+		all.Wait()
+		require.NoError(t, d.Close())
+	})
 }
 
 // mute is a server that greets a client, and then answers nothing until ctx ends. asked gets a value for each frame.
@@ -527,6 +590,59 @@ func TestServerAndFolderAreGone(t *testing.T) {
 	var e *kv.Error
 	require.ErrorAs(t, err, &e)
 	require.True(t, e.InFlight)
+}
+
+// TestCommitGivenUpBeforeItIsSent: the connection to the server has ended, and commits wait for another server. One
+// that was given up in that time is not sent to it. Otherwise a transaction that only writes could land at any time.
+func TestCommitGivenUpBeforeItIsSent(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	var hangsUp atomic.Bool
+	leave := impostor(t, path, func(c net.Conn) {
+		if !hangsUp.Load() {
+			mute(ctx, make(chan frameKind, 10))(c)
+		}
+	})
+	db := openHere(t, path, Options{})
+	hangsUp.Store(true)
+	end()
+	require.Eventually(t, func() bool {
+		c, _, err := db.link.now()
+		return c == nil && err == nil
+	}, time.Minute, time.Millisecond)
+	commit := func(key string) (kv.ManagedTx, kv.Future[struct{}]) {
+		tx, err := db.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		tx.Set([]byte(key), []byte("1"))
+		return tx, tx.Commit()
+	}
+	ways := map[string]func(tx kv.ManagedTx, committed kv.Future[struct{}]){
+		"cancelled": func(tx kv.ManagedTx, _ kv.Future[struct{}]) { tx.Cancel() },
+		"reset":     func(tx kv.ManagedTx, _ kv.Future[struct{}]) { tx.Reset() },
+		"future":    func(_ kv.ManagedTx, committed kv.Future[struct{}]) { committed.Cancel() },
+		"end of a context": func(_ kv.ManagedTx, committed kv.Future[struct{}]) {
+			_, err := committed.Wait(ctx)
+			require.ErrorIs(t, err, context.Canceled)
+		},
+	}
+	for key, giveUp := range ways {
+		giveUp(commit(key))
+	}
+	_, committed := commit("kept")
+	db.link.mu.Lock()
+	require.Len(t, db.link.waiting, len(ways)+1)
+	db.link.mu.Unlock()
+	leave()
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := committed.Wait(patient) // behind the others
+	require.NoError(t, err)
+	for key := range ways {
+		require.Empty(t, look(t, db, key), key)
+	}
+	require.Equal(t, "1", look(t, db, "kept"))
 }
 
 // TestFolderIsNotReadAgainAndAgain: a process that could not open the folder rests before it tries again, because each
@@ -691,5 +807,43 @@ func TestTornUpdate(t *testing.T) {
 		return nil
 	})
 	require.ErrorContains(t, err, "was truncated while it was open")
+	require.ErrorContains(t, db.Close(), "stays locked until this process ends")
+}
+
+// TestTornStoreIsGivenUp: a page could not be read while bbolt held its locks. The file is whole again, and still each
+// call of the store fails at once. It does not wait for those locks.
+func TestTornStoreIsGivenUp(t *testing.T) {
+	path := t.TempDir()
+	db, err := OpenDisk(path, Options{Exclusive: true})
+	require.NoError(t, err)
+	change(t, db, "a", "1")
+	name := filepath.Join(path, fileName)
+	whole, err := os.ReadFile(name)
+	require.NoError(t, err)
+	s, ok := db.local.Load().store.(*diskStore)
+	require.True(t, ok)
+	err = s.update(func(tx *bbolt.Tx) error {
+		require.NoError(t, os.Truncate(name, 0))
+		return tx.Bucket(dataBucket).Put(diskKey("a"), []byte("2"))
+	})
+	var unread *pageFault
+	require.ErrorAs(t, err, &unread)
+	require.NoError(t, os.WriteFile(name, whole, 0o600))
+	ended := make(chan error, 2)
+	go func() {
+		ended <- s.apply(2*firstVersion, []mutation{{opSet, "a", "3"}})
+		_, err := s.snapshot()
+		ended <- err
+	}()
+	for i := range 2 {
+		select {
+		case err := <-ended:
+			require.ErrorContains(t, err, "stays locked until this process ends")
+			var un *unwritten
+			require.Equal(t, i == 0, errors.As(err, &un), "a commit that has failed has written nothing")
+		case <-time.After(time.Minute):
+			require.Fail(t, "the call has not ended")
+		}
+	}
 	require.ErrorContains(t, db.Close(), "stays locked until this process ends")
 }

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -129,4 +130,60 @@ func TestReadOnlyForLong(t *testing.T) {
 		clock.Advance(20 * time.Second)
 	}
 	require.Equal(t, before, contents(t, path))
+}
+
+// TestReadOnlyPath: a folder that is open for reading alone keeps its path when the program changes its working
+// directory. An empty path is no folder.
+func TestReadOnlyPath(t *testing.T) {
+	home, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	t.Chdir(home)
+	require.NoError(t, os.Rename(withoutPair(t), "db"))
+	db := openDisk(t, "db", embedded.Options{ReadOnly: true})
+	_, err = embedded.OpenDisk("", embedded.Options{ReadOnly: true})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	t.Chdir(t.TempDir())
+	require.Positive(t, db.Usage().FileSize)
+	tx := begin(t, db)
+	tx.Set([]byte("a"), nil)
+	_, err = waitErr(t, tx.Commit())
+	require.ErrorIs(t, err, embedded.ErrReadOnly)
+	require.ErrorContains(t, err, filepath.Join(home, "db"))
+}
+
+// TestReadOnlyIsCutOff: the file is truncated after it was opened for reading alone, and before the first read. Each
+// read fails with 1510, and Close says that the file stays locked. No call waits for a lock that stays held.
+func TestReadOnlyIsCutOff(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no file is truncated while it is open")
+	}
+	path := withoutPair(t)
+	db, err := embedded.OpenDisk(path, embedded.Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(fileOf(path), 0))
+	ended := make(chan error)
+	go func() {
+		for range 2 {
+			tx, err := db.Begin(kv.TxOptions{})
+			if err == nil {
+				_, err = tx.Get([]byte("a")).Wait(t.Context())
+			}
+			ended <- err
+		}
+		ended <- db.Close()
+	}()
+	next := func() error {
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			require.Fail(t, "the call has not ended")
+			return nil
+		}
+	}
+	for range 2 {
+		err := next()
+		require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
+	}
+	require.ErrorContains(t, next(), "stays locked until this process ends")
 }

@@ -27,6 +27,9 @@ func (d *dir) lock() (*os.File, error) { return nil, errors.ErrUnsupported }
 // lockFile leaves the lock to bbolt.
 func lockFile(*os.File, bool, time.Duration) error { return nil }
 
+// unlock closes the database file after a panic of bbolt, whose Close could wait without end.
+func unlock(f *os.File) { _ = f.Close() }
+
 // addressSpace returns most, because the limit is not known here.
 func addressSpace(most int) int { return most }
 

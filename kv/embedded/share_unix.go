@@ -60,6 +60,14 @@ func lockFile(f *os.File, exclusive bool, wait time.Duration) error {
 	}
 }
 
+// unlock unlocks and closes the database file after a panic of bbolt. bbolt may hold locks of its own then, so that its
+// Close could wait without end. After an error of bbolt the file is closed already. A file that is still mapped stays
+// locked when it is closed.
+func unlock(f *os.File) {
+	_ = flock(f, syscall.LOCK_UN)
+	_ = f.Close()
+}
+
 // addressSpace returns how many bytes of address space this process has for the file: most, or a half, a quarter, and
 // so on, so that as much is left for the process itself.
 func addressSpace(most int) int {

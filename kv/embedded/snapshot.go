@@ -17,11 +17,11 @@ var errStalled = errors.New("embedded: the disk has not finished a write for mor
 type snapshot struct {
 	view view
 
-	refs   int   // open transactions; guarded by DB.mu
-	newest int64 // the highest read version it was given out for; guarded by DB.mu
+	refs   int   // open transactions; guarded by engine.mu
+	newest int64 // the highest read version it was given out for; guarded by engine.mu
 
 	// It serves versions from <= v < until. from is the version of its last commit, and never changes. until is set
-	// when a commit supersedes the snapshot. Guarded by DB.mu.
+	// when a commit supersedes the snapshot. Guarded by engine.mu.
 	from, until int64
 
 	// pin is held for reading during a read and for writing while the view is closed.

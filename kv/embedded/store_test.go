@@ -2,12 +2,14 @@ package embedded
 
 import (
 	"context"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
 	"fdbfifo/kv"
@@ -139,4 +141,24 @@ func TestDiskSyncs(t *testing.T) {
 	require.False(t, file.NoSync)
 	require.False(t, file.NoGrowSync)
 	require.NoError(t, db.Close())
+}
+
+// TestPanicLeavesNoLock: bbolt panics while a file is opened to write, here because a bucket is missing. The file does
+// not stay locked: the next attempt gets the same error.
+func TestPanicLeavesNoLock(t *testing.T) {
+	path := t.TempDir()
+	file, err := bbolt.Open(filepath.Join(path, fileName), 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, file.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucket(dataBucket)
+		return err
+	}))
+	require.NoError(t, file.Close())
+	d, err := openDir(path)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Close()) }()
+	for range 2 {
+		_, _, err := d.openDatabase(wallClock{}, 1<<20, new(seen))
+		require.ErrorContains(t, err, "nil pointer")
+	}
 }

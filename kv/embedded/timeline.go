@@ -16,8 +16,11 @@ import (
 // does not add a day. After a process whose clock was a day ahead, openings add nothing for a day: rows look too young,
 // never too old.
 
-// unknownJump is added to the version when a folder without a stored time is opened, because an earlier version of the
-// engine has written it. The recovery of a cluster makes the same jump.
+// The time is stored with the version that it belongs to. An earlier version of the engine moves the version and leaves
+// the time as it was: then the time of the folder is not known.
+
+// unknownJump is added to the version when a folder whose time is not known is opened. The recovery of a cluster makes
+// the same jump.
 const unknownJump = 100_000_000
 
 // timeline is the time of a folder.
@@ -31,7 +34,7 @@ func reopen(meta *bbolt.Bucket, clock Clock) (t timeline, version int64) {
 	stored := int64(binary.BigEndian.Uint64(meta.Get(versionKey)))
 	now := clock.Now().UnixMicro()
 	v := meta.Get(aheadKey)
-	if len(v) != 8 {
+	if len(v) != 16 || int64(binary.BigEndian.Uint64(v[8:])) != stored {
 		version = stored + unknownJump
 		return timeline{clock: clock, ahead: now - version}, version
 	}
@@ -42,7 +45,9 @@ func reopen(meta *bbolt.Bucket, clock Clock) (t timeline, version int64) {
 // put writes a version and its time.
 func (t *timeline) put(meta *bbolt.Bucket, version int64) error {
 	t.ahead = max(t.ahead, t.clock.Now().UnixMicro()-version)
-	if err := meta.Put(aheadKey, binary.BigEndian.AppendUint64(nil, uint64(t.ahead))); err != nil {
+	b := binary.BigEndian.AppendUint64(nil, uint64(t.ahead))
+	b = binary.BigEndian.AppendUint64(b, uint64(version))
+	if err := meta.Put(aheadKey, b); err != nil {
 		return err
 	}
 	return putVersion(meta, version)

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"encoding/binary"
 	"testing"
 	"time"
 
@@ -91,4 +92,46 @@ func TestVersionsOfAnEarlierFolder(t *testing.T) {
 	require.EqualValues(t, unknownJump, second-first)
 	now = now.Add(24 * time.Hour)
 	require.EqualValues(t, (24 * time.Hour).Microseconds(), open()-second)
+}
+
+// TestVersionsAfterAnEarlierEngine: an earlier version of the engine moves the version of a folder, and leaves its time
+// as it was. The time is not known then. Versions do not jump by the time that had passed before that engine wrote: its
+// rows would look that much too old.
+func TestVersionsAfterAnEarlierEngine(t *testing.T) {
+	t.Parallel()
+	now, dir := time.Now(), t.TempDir()
+	open := func() (version int64) {
+		inFolder(t, dir, &now, func(tx kv.ManagedTx) {
+			v, err := tx.ReadVersion().Wait(t.Context())
+			require.NoError(t, err)
+			version = v
+			tx.Cancel()
+		})
+		return version
+	}
+	var earlier int64
+	meanwhile := func(edit func(meta *bbolt.Bucket, version int64) error) {
+		file, err := bbolt.Open(dir+"/"+fileName, 0o600, nil)
+		require.NoError(t, err)
+		require.NoError(t, file.Update(func(tx *bbolt.Tx) error {
+			meta := tx.Bucket(metaBucket)
+			earlier = int64(binary.BigEndian.Uint64(meta.Get(versionKey)))
+			return edit(meta, earlier)
+		}))
+		require.NoError(t, file.Close())
+	}
+	open()
+	now = now.Add(7 * 24 * time.Hour)
+	const work = reopenJump + 3_600_000_000
+	meanwhile(func(meta *bbolt.Bucket, version int64) error { return putVersion(meta, version+work) })
+	require.EqualValues(t, unknownJump, open()-earlier-work)
+
+	now = now.Add(7 * 24 * time.Hour)
+	meanwhile(func(meta *bbolt.Bucket, _ int64) error { // a time without its version
+		return meta.Put(aheadKey, meta.Get(aheadKey)[:8])
+	})
+	last := open()
+	require.EqualValues(t, unknownJump, last-earlier)
+	now = now.Add(24 * time.Hour)
+	require.EqualValues(t, (24 * time.Hour).Microseconds(), open()-last)
 }

@@ -60,8 +60,15 @@ func (t *transaction) Set(key, val []byte) {
 	t.triggerWatches(singleKey(k), value{v, true}, true)
 }
 
-// copyPair copies key, padded, and value in one piece.
+// maxJoined is the length of the longest value that is kept in one piece with its key.
+const maxJoined = 256
+
+// copyPair copies key, padded, and value. A short value is in one piece with the key. The conflict history keeps the
+// key long after the commit, and must not keep a long value with it.
 func copyPair(key, value []byte) (string, string) {
+	if len(value) > maxJoined {
+		return padded(key), string(value)
+	}
 	var b strings.Builder
 	b.Grow(len(key) + 1 + len(value))
 	b.Write(key)
