@@ -1,6 +1,7 @@
 package fdbkv
 
 import (
+	"math"
 	"time"
 
 	"github.com/apple/foundationdb/bindings/go/src/fdb"
@@ -9,7 +10,8 @@ import (
 )
 
 // setOptions sets all options of a new transaction, or of one that was reset. Zero values leave the defaults of the
-// database handle, which are FoundationDB's unless its owner has set others.
+// database handle, which are FoundationDB's unless its owner has set others. A number outside FoundationDB's limits
+// would be error 2006, so the nearest limit takes its place.
 func setOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
 	if o.Timeout > 0 {
 		if err := to.SetTimeout(milliseconds(o.Timeout)); err != nil {
@@ -22,7 +24,7 @@ func setOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
 		}
 	}
 	if o.Retries > 0 {
-		if err := to.SetRetryLimit(int64(o.Retries)); err != nil {
+		if err := to.SetRetryLimit(int64(min(o.Retries, math.MaxInt32))); err != nil {
 			return converted(err)
 		}
 	}
@@ -36,7 +38,7 @@ func setAttemptOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
 		return converted(err)
 	}
 	if o.SizeLimit > 0 {
-		if err := to.SetSizeLimit(int64(o.SizeLimit)); err != nil {
+		if err := to.SetSizeLimit(int64(min(max(o.SizeLimit, minSizeLimit), kv.MaxTransactionSize))); err != nil {
 			return converted(err)
 		}
 	}
@@ -53,5 +55,14 @@ func setAttemptOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
 	return nil
 }
 
-// milliseconds rounds up: 0 would mean no limit at all.
-func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+// minSizeLimit is the smallest SizeLimit of FoundationDB, in bytes. No transaction that writes a key is smaller.
+const minSizeLimit = 32
+
+// milliseconds rounds up, because 0 would mean no limit at all. It returns at most what FoundationDB takes.
+func milliseconds(d time.Duration) int64 {
+	n := d / time.Millisecond
+	if d%time.Millisecond > 0 {
+		n++
+	}
+	return min(int64(n), math.MaxInt32)
+}

@@ -55,7 +55,8 @@ type Error struct {
 	Code int
 	// InFlight is true if a commit was sent, its outcome is unknown, and it may still land. It may do so up to 5 s
 	// later by the cluster's versions, which stop while the cluster recovers or hangs. With code 1021 InFlight is
-	// false: that commit has landed or never will.
+	// false: that commit has landed or never will. A transaction that only writes, and whose folder another process has
+	// open (package embedded), has no such bound: if that process is stopped, the commit lands when it continues.
 	InFlight bool
 	Cause    error // may be nil; the binding's error, or the context's
 	// earlier: an attempt of a loop before the last one may have landed. Cause is the last attempt's error.

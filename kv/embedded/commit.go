@@ -24,7 +24,7 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 	if c.finished() {
 		return kv.Done(struct{}{}, c.err)
 	}
-	return newPending(t, c.done, func() (struct{}, error) { return struct{}{}, c.err }, nil)
+	return newPending(t, c.done, func() (struct{}, error) { return struct{}{}, c.err }, c.giveUp)
 }
 
 // send submits the commit. If a read of the transaction has failed, it returns that error and sends nothing. As in
@@ -75,7 +75,7 @@ func (t *transaction) commitLater(c *commit) kv.Future[struct{}] {
 			failed = c.err
 		}
 	}()
-	return newPending(t, sent, func() (struct{}, error) { return struct{}{}, failed }, nil)
+	return newPending(t, sent, func() (struct{}, error) { return struct{}{}, failed }, c.giveUp)
 }
 
 // noVersion is the committed version of a transaction that wrote nothing, or was never committed.

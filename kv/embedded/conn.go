@@ -59,11 +59,12 @@ type clientID [16]byte
 
 // handshake makes a connection of c. It ends with ctx, or with the limit.
 func handshake(ctx context.Context, c net.Conn, l *link) (*conn, error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
 	if err := c.SetDeadline(time.Now().Add(handshakeLimit)); err != nil {
 		return nil, err
 	}
+	// From here on, so that the limit does not replace the deadline of a context that has ended already.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	hello := appendFrame(nil, frameHello, func(b []byte) []byte {
 		return append(appendNumbers(appendText(b, protocolMagic), protocolVersion), l.id[:]...)
 	})

@@ -45,11 +45,16 @@
 // milliseconds and the time to read the file. Reads in flight fail with 1007, watches continue, and commits in flight
 // end with 1021. Such a commit has landed or never will, because the lock proves that the earlier process is gone. A
 // server that is stopped (SIGSTOP) keeps the lock: calls end with their contexts and time-outs, and no process takes
-// over. If no process is left that can open the file, as on a read-only file system or with too little address space,
-// calls end with 1510 and the reason after two seconds, until a process can. A damaged file ends them at once. If the
-// folder itself is gone, its lock proves nothing: commits in flight then end with 1101 and InFlight. If a connection
-// ends while its server lives, the client reconnects under the same client id. The server accepts the client when all
-// its earlier messages are settled.
+// over. A commit that was given up then may land when the server continues. If the transaction has only written, it may
+// do so at any later time, because the server gives it its read version. A commit that was given up while there was no
+// connection to a server does not land.
+//
+// If no process is left that can open the file, as on a read-only file system or with too little address space, calls
+// end with 1510 and the reason after two seconds, until a process can. The time in which another process has the
+// folder, and perhaps fails, does not count. A damaged file ends the calls at once. If the folder itself is gone, its
+// lock proves nothing: commits in flight then end with 1101 and InFlight. If a connection ends while its server lives,
+// the client reconnects under the same client id. The server accepts the client when all its earlier messages are
+// settled.
 //
 // A client continues only with the database that it knows (seen.go). It remembers the file, and the version of the
 // newest commit that it knows to be there. The server tells that version with a snapshot, and when it ends. If another

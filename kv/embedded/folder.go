@@ -255,12 +255,13 @@ func checkClient(c net.Conn) error {
 }
 
 // maxSocketPath is the longest path, in bytes, of a folder in which a socket can be made and named. The whole name may
-// have 103 bytes on macOS and 107 on Linux. The private folder in which the socket is made adds 39 to the path.
-const maxSocketPath = 64
+// have 103 bytes on macOS and 107 on Linux. The private folder in which the socket is made adds 21 to the path. The
+// symbolic link of short adds 21 to that of the temporary folder, which has 48 bytes on macOS.
+const maxSocketPath = 82
 
 // short calls fn with a path of the folder that is short enough to name a socket in it. If the folder's own is not, fn
 // gets that of a symbolic link in a private temporary folder, which exists as long as fn runs.
-func short(path string, fn func(path string) error) (err error) {
+func short(path string, fn func(path string) error) error {
 	if len(path) <= maxSocketPath {
 		return fn(path)
 	}
@@ -273,7 +274,7 @@ func short(path string, fn func(path string) error) (err error) {
 		return &ownError{fmt.Errorf("a path of more than %d bytes needs a temporary folder (TMPDIR): %w",
 			maxSocketPath, err)}
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	defer func() { _ = os.RemoveAll(temp) }() // a link that stays does no harm: what fn has made is in use
 	link := filepath.Join(temp, "d")
 	if err := os.Symlink(whole, link); err != nil {
 		return &ownError{err}
@@ -305,18 +306,19 @@ func (l *listener) Close() error {
 
 // listen makes the folder's socket, which must not be closed after the folder. It makes the socket in a private folder,
 // and moves it to its place when its mode is right. The move also replaces the socket that a killed process has left.
-func (d *dir) listen() (_ *listener, err error) {
+func (d *dir) listen() (*listener, error) {
 	if err := d.removeAside(); err != nil {
 		return nil, err
 	}
-	aside := socketName + "-" + rand.Text()
+	aside := socketName + "-" + rand.Text()[:8] // short, because the path of a socket must be
 	if err := d.Mkdir(aside, 0o700); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, d.RemoveAll(aside)) }()
+	// If this fails, the next listen removes the folder. The socket is in its place then, and must be accepted from.
+	defer func() { _ = d.RemoveAll(aside) }()
 	name := filepath.Join(aside, "s")
 	var l *net.UnixListener
-	err = short(d.path, func(path string) (err error) {
+	err := short(d.path, func(path string) (err error) {
 		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(path, name), Net: "unix"})
 		return err
 	})

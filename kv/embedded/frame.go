@@ -285,9 +285,11 @@ func (f *fields) commit() (*commit, error) {
 			return nil, fmt.Errorf("%w: mutation %d", errFrame, m.kind)
 		}
 	}
-	if c.readOnly() || c.size() > kv.MaxTransactionSize {
-		return nil, fmt.Errorf("%w: commit of %d bytes", errFrame, c.size())
+	size := c.size()
+	if c.readOnly() || size > kv.MaxTransactionSize {
+		return nil, fmt.Errorf("%w: commit of %d bytes", errFrame, size)
 	}
+	c.bytes = max(c.bytes, int(size)) // a small mutation takes more in memory than in the frame
 	detach(c.writes)
 	return c, nil
 }

@@ -34,22 +34,21 @@ func (p *pending[T]) Wait(ctx context.Context) (T, error) {
 		if isClosed(p.done) {
 			return p.result()
 		}
+		if isClosed(p.cancelled) {
+			return none, codeError(kv.CodeOperationCancelled)
+		}
 		var expired <-chan time.Time
 		if left, limited := p.tx.left(); limited {
 			expired = p.tx.db.clock.After(left)
 		}
 		select {
 		case <-p.done:
+		case <-p.cancelled:
 		case <-aborted:
-			if isClosed(p.done) {
+			if isClosed(p.done) || isClosed(p.cancelled) {
 				continue
 			}
 			return none, p.tx.abortError(p.of)
-		case <-p.cancelled:
-			if isClosed(p.done) {
-				continue
-			}
-			return none, codeError(kv.CodeOperationCancelled)
 		case <-expired:
 			p.tx.expire(p.of)
 		case <-ctx.Done():
@@ -71,7 +70,9 @@ func (p *pending[T]) Cancel() {
 		return
 	}
 	p.once.Do(func() {
-		close(p.cancelled)
+		if p.tx.abortError(p.of) == nil { // else the end of the attempt is the result
+			close(p.cancelled)
+		}
 		if p.giveUp != nil {
 			p.giveUp()
 		}
@@ -101,6 +102,9 @@ func (d *delay) Wait(ctx context.Context) (struct{}, error) {
 	clock := d.tx.db.clock
 	aborted := d.tx.aborted(d.of)
 	for {
+		if isClosed(d.cancelled) {
+			return struct{}{}, codeError(kv.CodeOperationCancelled)
+		}
 		if isClosed(aborted) {
 			return struct{}{}, d.tx.abortError(d.of)
 		}
@@ -119,7 +123,6 @@ func (d *delay) Wait(ctx context.Context) (struct{}, error) {
 		case <-clock.After(left):
 		case <-aborted:
 		case <-d.cancelled:
-			return struct{}{}, codeError(kv.CodeOperationCancelled)
 		case <-ctx.Done():
 			d.Cancel()
 			return struct{}{}, context.Cause(ctx)
@@ -132,7 +135,7 @@ func (d *delay) Ready() bool {
 }
 
 func (d *delay) Cancel() {
-	if d.tx.db.clock.Now().Before(d.at) {
+	if d.tx.db.clock.Now().Before(d.at) && d.tx.abortError(d.of) == nil {
 		d.once.Do(func() { close(d.cancelled) })
 	}
 }

@@ -68,8 +68,14 @@ func (l *link) now() (c *conn, changed <-chan struct{}, err error) {
 	return l.conn, l.changed, err
 }
 
-// submit sends a commit to the DB that has the database open. It does not wait.
+// submit sends a commit to the DB that has the database open. It does not wait. It does not send a commit that was
+// given up while it waited: a commit without a read version would land however late it is sent.
 func (l *link) submit(m *commit) {
+	if m.givenUp.Load() {
+		m.err = codeError(kv.CodeTransactionCancelled)
+		m.finish(l)
+		return
+	}
 	l.mu.Lock()
 	e, c := l.db.local.Load(), l.conn
 	var err error
@@ -156,7 +162,8 @@ const (
 // again finds the database. It returns a connection to the process that has it open. It returns nil if this process has
 // opened the database itself, or if the link was closed.
 func (l *link) again() *conn {
-	begun := time.Now()
+	var unserved time.Duration // the time in which this process could not open the folder, and no other had it
+	last := time.Now()
 	for wait := firstRetry; l.ctx.Err() == nil; wait = min(2*wait, lastRetry) {
 		c, e, err := l.folder.join(l.ctx, l)
 		if err == nil {
@@ -168,10 +175,16 @@ func (l *link) again() *conn {
 			return nil // the error may be that of the context, and says nothing about the folder
 		}
 		var own *unservable
+		now := time.Now()
 		if errors.Is(err, ErrLocked) && !errors.As(err, &own) {
-			begun = time.Now() // another process has the folder, and may be about to serve it
+			// Another process has the folder, and may be about to serve it: this time does not count. The time counted
+			// before stays, because the other process may be a client that cannot open the folder either.
+			l.fail(err, 0)
+		} else {
+			unserved += now.Sub(last)
+			l.fail(err, unserved)
 		}
-		l.fail(err, time.Since(begun))
+		last = now
 		select {
 		case <-time.After(wait/2 + rand.N(wait)):
 		case <-l.ctx.Done():
@@ -242,7 +255,7 @@ func (l *link) signal() {
 }
 
 // fail notes why the database cannot be opened. It does so at once if the cause is permanent. Otherwise it does so if
-// for unservedLimit this process could not open the folder, and no other process had it.
+// for unservedLimit, in all, this process could not open the folder, and no other process had it.
 func (l *link) fail(err error, unserved time.Duration) {
 	var own *unservable
 	lasts := errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) || errors.Is(err, errProtocol) ||

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -16,7 +17,10 @@ type commit struct {
 	mutations     []mutation
 	watches       []*watch
 	empty         bool // no transaction: only writes down the version
-	bytes         int  // of the frame that brought it; 0 in process
+	bytes         int  // that a session counts for it; 0 in process
+
+	// givenUp says that no caller waits for the commit any more. It is set at any time.
+	givenUp atomic.Bool
 
 	// told, if there is one, is called with the result. It must not wait for anything.
 	told func(c *commit)
@@ -27,6 +31,8 @@ type commit struct {
 	index   uint16
 	err     error
 }
+
+func (c *commit) giveUp() { c.givenUp.Store(true) }
 
 func (c *commit) finished() bool {
 	select {

@@ -1,9 +1,14 @@
 package embedded
 
 import (
+	"context"
 	"net"
+	"os"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestCloseBesideANewConnection: the folder changes hands while Close begins. There is no connection then, and there is
@@ -25,5 +30,44 @@ func TestCloseBesideANewConnection(t *testing.T) {
 		if _, err := there.Read(make([]byte, 1)); err == nil {
 			t.Fatal("the connection is open still")
 		}
+	})
+}
+
+// lateDeadline is a connection on which a deadline in the future is set a second late.
+type lateDeadline struct{ net.Conn }
+
+func (c lateDeadline) SetDeadline(t time.Time) error {
+	if t.After(time.Now()) {
+		time.Sleep(time.Second)
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// TestHandshakeEndsWithItsContext: Close ends the context of a handshake while that sets its deadline. The handshake
+// ends, and does not wait for the deadline.
+func TestHandshakeEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, here := net.Pipe()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		begun := time.Now()
+		_, err := handshake(ctx, lateDeadline{here}, newLink(&DB{}, nil))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Less(t, time.Since(begun), handshakeLimit)
+	})
+}
+
+// TestCloseBesideASilentStranger: a server accepts a connection, and is closed before the connection's time for its
+// hello begins. The server does not wait for the hello.
+func TestCloseBesideASilentStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, here := net.Pipe()
+		s := newServer(nil, nil, func(net.Conn) error { return nil })
+		s.mu.Lock()
+		s.enterLocked(lateDeadline{here})
+		s.mu.Unlock()
+		begun := time.Now()
+		s.close()
+		require.Less(t, time.Since(begun), helloLimit)
 	})
 }

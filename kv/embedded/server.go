@@ -30,8 +30,8 @@ const (
 	maxClients = 1000
 	// maxStrange bounds the connections that have not said hello. One more, and the oldest goes.
 	maxStrange = 100
-	// quietClient is the time without a request after which a client may lose its place to a new one, if there are
-	// maxClients.
+	// quietClient is the time after which a client that has sent no request since its hello may lose its place to a
+	// new one, if there are maxClients.
 	quietClient = 10 * time.Second
 	// slowClient is how long a client may leave a frame unread.
 	slowClient = 10 * time.Second
@@ -117,6 +117,8 @@ func (s *server) enterLocked(c net.Conn) {
 		delete(s.clients, s.strange[0])
 		s.strange = slices.Delete(s.strange, 0, 1)
 	}
+	// The time for the hello. It is set before close can see the connection, because close sets another one.
+	_ = c.SetDeadline(time.Now().Add(helloLimit))
 	s.clients[c] = true
 	s.strange = append(s.strange, c)
 	s.accepted++
@@ -145,8 +147,9 @@ func (s *server) admit(id clientID, n *session) (before *session, ok bool) {
 	return before, true
 }
 
-// dismissLocked ends the oldest session whose client has sent no request for quietClient. An honest client reconnects
-// when it has a request.
+// dismissLocked ends the oldest session that is older than quietClient and has brought no request. A session that has
+// brought one keeps its place. An honest client that was dismissed connects again at once, and waits until there is a
+// place.
 func (s *server) dismissLocked() bool {
 	var oldest *session
 	for _, n := range s.sessions {
@@ -206,9 +209,6 @@ func (s *server) serve(c net.Conn, number uint64) {
 
 // greet is the handshake, up to the answer.
 func (s *server) greet(c net.Conn) (id clientID, ok bool) {
-	if c.SetDeadline(time.Now().Add(helloLimit)) != nil {
-		return id, false
-	}
 	kind, f, err := (&frameReader{r: c, limit: maxHello}).next()
 	if err != nil || kind != frameHello || f.text() != protocolMagic {
 		return id, false

@@ -28,7 +28,7 @@ type session struct {
 
 	mu         sync.Mutex // guards what follows
 	done       sync.Cond  // a commit is done
-	committing int        // bytes of commits under way
+	committing int        // bytes of commits under way, at most maxCommitting
 	watches    map[uint64]*watch
 	watched    int // bytes of keys and baselines
 	over       bool
@@ -40,10 +40,10 @@ type farVersion struct {
 	version int64
 }
 
-// Bounds of a client. Its memory is their sum, and a frame or two.
+// Bounds of a client. Its memory is their sum, a frame or two, and some hundred bytes for each watch: less than 200 MB.
 const (
 	maxUnread       = 1 << 20  // bytes of answers that it has not read; with more the server reads none of its frames
-	maxCommitting   = 16 << 20 // bytes of commits in flight; with more the server reads none of its frames
+	maxCommitting   = 16 << 20 // bytes of commits in flight; before it has more, the server reads none of its frames
 	maxSnapshots    = 1 << 16
 	maxFarWatches   = 100_000
 	maxWatchedBytes = 64 << 20
@@ -264,7 +264,7 @@ func (s *session) commit(id uint64, f fields) error {
 		return err
 	}
 	s.mu.Lock()
-	for s.committing > maxCommitting {
+	for s.committing+c.bytes > maxCommitting { // one commit alone always has room
 		s.done.Wait()
 	}
 	s.committing += c.bytes

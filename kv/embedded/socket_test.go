@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -60,6 +61,31 @@ func TestLongPath(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(path, "*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, left)
+}
+
+// TestLongTemporaryFolder: a folder with a long path is shared also where the temporary folder, in which the link to it
+// is made, has a path of 60 bytes. On macOS it has 48.
+func TestLongTemporaryFolder(t *testing.T) {
+	if !embedded.Sharable {
+		t.Skip("no socket here")
+	}
+	const longest = 60
+	path := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
+	base, err := os.MkdirTemp("", "l")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(base)) })
+	if len(base)+2 > longest {
+		t.Skip("the temporary folder of this machine has a longer path")
+	}
+	temporary := filepath.Join(base, strings.Repeat("x", longest-len(base)-1))
+	require.NoError(t, os.Mkdir(temporary, 0o700))
+	t.Setenv("TMPDIR", temporary)
+	server, client := pair(t, path)
+	put(t, client, "a", "1")
+	require.Equal(t, "1", read(t, server, "a"))
+	left, err := os.ReadDir(temporary)
+	require.NoError(t, err)
+	require.Empty(t, left)
 }
 
 // When the DB that has the database closes, the other takes over: its transactions in flight retry, its watches live

@@ -190,6 +190,9 @@ func (t *transaction) Cancel() {
 func (t *transaction) end() {
 	err := codeError(kv.CodeTransactionCancelled)
 	t.abort(err)
+	if c := t.current.commit; c != nil {
+		c.giveUp()
+	}
 	t.endWatches(err)
 	t.letGo()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -488,6 +489,40 @@ func TestCloseLandsLate(t *testing.T) {
 	require.NoError(t, db.Close())
 	require.Equal(t, "late", value(t, engine, "a"))
 	require.Empty(t, value(t, engine, "b"))
+}
+
+// TestLandGivesUp: a Land whose context ends leaves the late commits that are still under way to the next Land, and to
+// Close, which waits for them.
+func TestLandGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
+		engine, err := embedded.OpenDisk(t.TempDir(), embedded.Options{
+			Exclusive: true, Hooks: embedded.Hooks{Apply: func() error { <-gate; return nil }},
+		})
+		require.NoError(t, err)
+		plan := &fault.Plan{}
+		db := fault.Wrap(kept{engine}, plan)
+		for _, key := range []string{"a", "b"} {
+			plan.ForceNext(fault.TimedOutLate)
+			requireCode(t, kv.CodeTransactionTimedOut, set(t, db, key, "late"))
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 2 {
+			require.ErrorIs(t, plan.Land(ended), context.Canceled)
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- db.Close() }()
+		synctest.Wait()
+		require.Empty(t, closed, "it does not wait")
+		open()
+		require.NoError(t, <-closed)
+		require.Equal(t, "late", value(t, engine, "a"))
+		require.Equal(t, "late", value(t, engine, "b"))
+		require.NoError(t, engine.Close())
+	})
 }
 
 // The hook sees each writing commit, chooses its fault, and can act between the body and the commit.

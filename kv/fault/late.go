@@ -2,6 +2,7 @@ package fault
 
 import (
 	"context"
+	"slices"
 
 	"fdbfifo/kv"
 )
@@ -49,13 +50,13 @@ func (p *Plan) overtake() {
 }
 
 // Land sends the late commits that are still held back, and waits until all of them have ended. A late commit can
-// conflict like any other, so Land does not promise that each is applied. The error is ctx's.
+// conflict like any other, so Land does not promise that each is applied. The error is ctx's. After an error a later
+// Land, or Close, waits for the rest.
 //
 // Without Land a late commit is sent before one of the next commits, or at Close.
 func (p *Plan) Land(ctx context.Context) error {
 	p.mu.Lock()
-	late := p.late
-	p.late = nil
+	late := slices.Clone(p.late)
 	for _, l := range late {
 		if l.sent == nil {
 			l.sent = l.tx.Commit()
@@ -63,9 +64,31 @@ func (p *Plan) Land(ctx context.Context) error {
 	}
 	p.mu.Unlock()
 	for _, l := range late {
-		if _, err := l.sent.Wait(ctx); err != nil && ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := l.await(ctx); err != nil {
+			return err // what has not ended stays for the next Land, and for Close
 		}
+		p.mu.Lock()
+		p.late = slices.DeleteFunc(p.late, func(o *lateCommit) bool { return o == l })
+		p.mu.Unlock()
 	}
 	return nil
+}
+
+// await waits until a commit that was sent has ended. The error is ctx's. The end of ctx does not give the commit's
+// future up, because a later await could not wait for the commit then.
+func (l *lateCommit) await(ctx context.Context) error {
+	if l.sent.Ready() {
+		return nil
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = l.sent.Wait(context.WithoutCancel(ctx)) // Land does not say how it has ended
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

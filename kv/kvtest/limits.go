@@ -1,7 +1,9 @@
 package kvtest
 
 import (
+	"math"
 	"strings"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -45,6 +47,22 @@ func limits(u *suite) {
 		tx = s.beginWith(kv.TxOptions{SizeLimit: 500})
 		tx.Set(s.key("a"), []byte("small"))
 		s.commit(tx)
+	})
+	u.promise("an option outside FoundationDB's limits is the nearest limit, also after OnError", func(s *space) {
+		for _, o := range []kv.TxOptions{
+			{SizeLimit: kv.MaxTransactionSize + 1}, {SizeLimit: math.MaxInt}, {Timeout: math.MaxInt64},
+			{Timeout: (math.MaxInt32 + 1) * time.Millisecond}, {MaxRetryDelay: math.MaxInt64}, {Retries: math.MaxInt},
+		} {
+			first, second := s.beginWith(o), s.beginWith(o)
+			first.Set(s.key("a"), nil)
+			s.commit(first)
+			wait(s, second.OnError(&kv.Error{Code: kv.CodeNotCommitted}))
+			second.Set(s.key("a"), nil)
+			s.commit(second)
+		}
+		tx := s.beginWith(kv.TxOptions{SizeLimit: 1})
+		tx.Set(s.key("a"), nil)
+		require.Equal(s.T, kv.CodeTransactionTooLarge, code(s, tx.Commit()))
 	})
 	u.promise("the approximate size grows with writes and conflict ranges, not with what is read", func(s *space) {
 		s.set("a", string(make([]byte, 50_000)))
