@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/internal/callback"
@@ -184,7 +185,8 @@ const (
 )
 
 // readAll reads the figures of queues, first of those that were read longest ago. If the time ends before a queue's
-// turn, its last figures stay, and it comes earlier in the next scrape.
+// turn, its last figures stay, and it comes earlier in the next scrape. But if no queue has answered, the database does
+// not, and all of them count as not read.
 func (e *Exporter) readAll(ctx context.Context, sources []*source) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 	defer cancel()
@@ -194,10 +196,19 @@ func (e *Exporter) readAll(ctx context.Context, sources []*source) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	free := make(chan struct{}, readers)
-	for _, s := range sources {
+	var answered atomic.Bool
+	for i, s := range sources {
 		select {
 		case free <- struct{}{}:
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			if reading.Wait(); answered.Load() {
+				return
+			}
+			for _, s := range sources[i:] {
+				e.keep(s, e.o.Now(), layer.Stats{}, context.Cause(ctx))
+			}
 			return
 		}
 		leave := sync.OnceFunc(func() { <-free })
@@ -205,18 +216,20 @@ func (e *Exporter) readAll(ctx context.Context, sources []*source) {
 		reading.Go(func() {
 			defer leave()
 			defer slow.Stop()
-			e.read(ctx, s)
+			if e.read(ctx, s) {
+				answered.Store(true)
+			}
 		})
 	}
 }
 
 // read reads the figures of a queue from its database, unless they are young enough. It returns when ctx ends, also if
 // the engine hangs in a call, which no context ends. Then the reading goes on alone, and there is no other until it has
-// ended.
-func (e *Exporter) read(ctx context.Context, s *source) {
+// ended. answered: the database has answered just now.
+func (e *Exporter) read(ctx context.Context, s *source) (answered bool) {
 	now := e.o.Now()
-	if ctx.Err() != nil || s.isYoung(now, e.o.Every) {
-		return
+	if s.isYoung(now, e.o.Every) {
+		return false
 	}
 	type result struct {
 		stats layer.Stats
@@ -227,7 +240,7 @@ func (e *Exporter) read(ctx context.Context, s *source) {
 	case s.turn <- struct{}{}:
 		if now = e.o.Now(); s.isYoung(now, e.o.Every) { // another scrape has read them
 			<-s.turn
-			return
+			return false
 		}
 		go func() {
 			stats, err := s.q.Stats(ctx, layer.StatsOptions{})
@@ -242,11 +255,17 @@ func (e *Exporter) read(ctx context.Context, s *source) {
 	case <-ctx.Done():
 		r.err = context.Cause(ctx)
 	}
+	e.keep(s, now, r.stats, r.err)
+	return r.err == nil
+}
+
+// keep stores the figures of a queue that were read from a time on, or that they could not be read.
+func (e *Exporter) keep(s *source, from time.Time, stats layer.Stats, err error) {
 	s.mu.Lock()
-	s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), r.stats, r.err == nil
-	s.gone = errors.Is(r.err, layer.ErrNoQueue)
+	s.at, s.took, s.stats, s.ok = from, e.o.Now().Sub(from), stats, err == nil
+	s.gone = errors.Is(err, layer.ErrNoQueue)
 	s.mu.Unlock()
-	if r.err != nil {
+	if err != nil {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.errors[s.q.Name()]++

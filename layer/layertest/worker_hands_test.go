@@ -59,7 +59,8 @@ func (b *bubble) spread(n int) {
 func (b *bubble) hands(w *worker.Worker, all, idle int) {
 	b.t.Helper()
 	synctest.Wait()
-	require.Equal(b.t, worker.Hands{All: all, Idle: idle}, w.Hands())
+	now := w.Hands()
+	require.Equal(b.t, [2]int{all, idle}, [2]int{now.All, now.Idle})
 }
 
 // TestWorkerGrowsAndShrinks: a worker gets one more hand whenever all are busy, up to the most. It loses hands that
@@ -103,6 +104,7 @@ func TestWorkerGrowsAndShrinks(t *testing.T) {
 			b.hands(w, 1, 1)
 			require.NoError(b.t, w.Stop(b.t.Context()))
 			b.hands(w, 0, 0)
+			require.True(b.t, w.Hands().Ended)
 			require.Empty(b.t, b.reported())
 		})
 	}
