@@ -24,6 +24,8 @@ const (
 	// sourcesTime is how long a request to a dead letter queue moves dead letters there. The server then moves the rest
 	// in the background.
 	sourcesTime = 200 * time.Millisecond
+	// listTime is how much later a list of dead letters may end, so that a slow database moves a page, too.
+	listTime = 500 * time.Millisecond
 )
 
 // A message that was received too often first becomes a dead letter of its own queue, in the transaction that counts
@@ -277,10 +279,16 @@ func (m *deadMove) moveLetters(ctx context.Context) (begun time.Time, err error)
 		return begun, ctx.Err()
 	}
 	begun = time.Now()
+	limit := m.until
+	if !limit.IsZero() {
+		limit = limit.Add(listTime)
+	}
+	listing, end := within(ctx, limit)
+	defer end()
 	for page := (layer.DeadPage{}); ; {
 		o := layer.DeadOptions{After: page.Next, Limit: deadPage, Bodies: true}
-		page, err = m.from.Admin().DeadLetters(wait, o)
-		if m.more = err != nil && wait.Err() != nil && ctx.Err() == nil; m.more {
+		page, err = m.from.Admin().DeadLetters(listing, o)
+		if m.more = err != nil && listing.Err() != nil && ctx.Err() == nil; m.more {
 			return begun, nil
 		}
 		if err == nil {
