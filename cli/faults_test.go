@@ -851,7 +851,7 @@ func TestUnreadableRowsHaveNoTime(t *testing.T) {
 			var out bytes.Buffer
 			require.NoError(t, app.Run(t.Context(), append(strings.Fields(command), flag), nil, &out, &out), &out)
 			require.Contains(t, out.String(), "corrupt", command)
-			require.NotRegexp(t, "0001-01-01|[0-9]{5,}d", out.String(), command)
+			require.NotRegexp(t, "0001-01-01| [0-9]{5,}d", out.String(), command) // an id may have digits and d
 		}
 	}
 }
